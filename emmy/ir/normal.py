@@ -1,0 +1,342 @@
+"""Canonical spelling of bodies, and the one way to combine two of them.
+
+`normalize` gives equal programs one text: axes of extent 1 vanish, axes that are only used through `// c` and `% c`
+split in two, bound axes take the smallest name not free in their binder (so alpha-equal terms are one node), operands
+of commuting operations are ordered by a hash that is blind to slot numbers, and slots are numbered by first use.
+
+`compose` inlines a producer's result into a consumer by substitution: the producer's axes become the consumer's
+indices, whatever those are.  Layouts, gathers and broadcasts need no cases of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from emmy.ir.build import iadd, idiv, imod, imul, rebuild
+from emmy.ir.loop import (
+    Ax, Binder, Body, Const, Expr, Fold, Load, Online, Op, Out, Scan, Tensor, ax, const, fold, load, online, scan, visit,
+)  # fmt: skip
+from emmy.ir.scalar import SCALAR
+
+Env = dict[Ax, Expr]
+
+
+class Substitution:
+    """Replaces free axes, renumbers slots and inlines producers; bound axes get fresh names on the way."""
+
+    def __init__(self, slots: Mapping[int, int], inline: Mapping[int, Producer] | None = None) -> None:
+        self.slots = slots
+        self.inline = inline or {}
+        self.memo: dict[tuple[Expr, tuple[tuple[Ax, Expr], ...]], Expr] = {}
+        self.fresh = 0
+
+    def apply(self, node: Expr, env: Env) -> Expr:
+        relevant = tuple(sorted(((a, env[a]) for a in node.free if a in env), key=lambda p: p[0].text))
+        key = (node, relevant)
+        done = self.memo.get(key)
+        if done is None:
+            done = self.memo[key] = self._apply(node, env)
+        return done
+
+    def _apply(self, node: Expr, env: Env) -> Expr:
+        if isinstance(node, Ax):
+            return env.get(node, node)
+        if isinstance(node, Load):
+            index = tuple(self.apply(i, env) for i in node.index)
+            producer = self.inline.get(node.slot)
+            if producer is None:
+                return load(self.slots[node.slot], index, node.dtype)
+            return producer.at(index)
+        if isinstance(node, Fold | Scan | Online):
+            axis = ax(f"b{self.fresh}.", node.axis.extent)
+            self.fresh += 1
+            inner = {**env, node.axis: axis}
+            if isinstance(node, Fold):
+                return fold(node.kind, axis, self.apply(node.body, inner))
+            if isinstance(node, Scan):
+                return scan(node.kind, axis, self.apply(node.at, env), self.apply(node.body, inner))
+            return online(axis, self.apply(node.score, inner), self.apply(node.value, inner))
+        if not node.children:
+            return node
+        return rebuild(node, tuple(self.apply(c, env) for c in node.children))
+
+
+class Producer:
+    """A result that is computed where it is read: `at(index)` is its value there."""
+
+    def __init__(self, out: Out, slots: Mapping[int, int], counter: list[int]) -> None:
+        self.out, self.slots, self.counter = out, slots, counter
+        self.solved = _solve_index(out)
+
+    def at(self, index: tuple[Expr, ...]) -> Expr:
+        env = {axis: recover(index) for axis, recover in self.solved.items()}
+        sub = Substitution(self.slots)
+        sub.fresh = self.counter[0]
+        value = sub.apply(self.out.value, env)
+        self.counter[0] = sub.fresh + 1
+        return value
+
+
+class _Recover:
+    """Axis value from the stored index of one dimension: `index[dim] // div % mod`."""
+
+    def __init__(self, dim: int, div: Expr, mod: Expr | None) -> None:
+        self.dim, self.div, self.mod = dim, div, mod
+
+    def __call__(self, index: tuple[Expr, ...]) -> Expr:
+        e = idiv(index[self.dim], self.div)
+        return e if self.mod is None else imod(e, self.mod)
+
+
+def _solve_index(out: Out) -> dict[Ax, _Recover]:
+    """How each axis of an output follows from the element's index: every dimension is a mixed-radix sum of axes."""
+    solved: dict[Ax, _Recover] = {}
+    for dim, e in enumerate(out.index):
+        axes = sorted(e.free, key=lambda a: a.text)
+        placed = _radix(e, axes)
+        for k, (axis, stride) in enumerate(placed):
+            solved[axis] = _Recover(dim, stride, None if k == 0 else axis.extent)
+    missing = [a for a in out.axes if a not in solved]
+    if missing:
+        raise ValueError(f"output index does not determine axes {missing}: {out.text}")
+    return solved
+
+
+def _radix(e: Expr, axes: Sequence[Ax]) -> list[tuple[Ax, Expr]]:
+    """Axes of a mixed-radix sum, outermost first, with their strides."""
+    order: list[tuple[Ax, Expr]] = []
+    rest = list(axes)
+    stride: Expr = const(1)
+    total: Expr = const(0)
+    while rest:
+        for a in rest:
+            env: Env = {b: const(0) for b in axes if b is not a}
+            if Substitution({}).apply(e, env) is imul(a, stride):
+                order.insert(0, (a, stride))
+                total = iadd(total, imul(a, stride))
+                stride = imul(stride, a.extent)
+                rest.remove(a)
+                break
+        else:
+            raise ValueError(f"not a mixed-radix index: {e.text}")
+    if total is not e:
+        raise ValueError(f"not a mixed-radix index: {e.text}")
+    return order
+
+
+# ---- normal form ---------------------------------------------------------------------------------------------------
+
+
+def _drop_unit_axes(outs: Sequence[Out]) -> list[Out]:
+    result = []
+    for o in outs:
+        env: Env = {a: const(0) for a in o.axes if a.size == 1}
+        sub = _UnitFolds()
+        index = tuple(sub.apply(i, env) for i in o.index)
+        result.append(Out(tuple(a for a in o.axes if a not in env), index, sub.apply(o.value, env), o.tensor))
+    return result
+
+
+class _UnitFolds(Substitution):
+    """Replaces folds over one element by their body."""
+
+    def __init__(self) -> None:
+        super().__init__(_Same())
+
+    def _apply(self, node: Expr, env: Env) -> Expr:
+        if isinstance(node, Fold) and node.axis.size == 1:
+            zero = {**env, node.axis: const(0)}
+            return const(0.0, "f32") if node.kind == "m2" else self.apply(node.body, zero)
+        if isinstance(node, Scan) and node.axis.size == 1:
+            return self.apply(node.body, {**env, node.axis: const(0)})
+        return super()._apply(node, env)
+
+
+class _Same(dict[int, int]):
+    def __missing__(self, key: int) -> int:
+        return key
+
+
+def _split_uses(roots: Sequence[Expr], axis: Ax) -> int | None:
+    """The largest constant c (1 < c < extent, c divides it) such that some use is `axis // c` or `axis % c`."""
+    n = axis.size
+    seen: dict[Expr, None] = {}
+    for r in roots:
+        visit(r, seen)
+    best = None
+    for node in seen:
+        if isinstance(node, Op) and node.name in ("floordiv", "mod") and node.dtype == "i64":
+            d = node.args[1]
+            if node.args[0] is axis and isinstance(d, Const) and n and 1 < int(d.value) < n and n % int(d.value) == 0:
+                best = max(best or 0, int(d.value))
+    return best
+
+
+def _split_free(out: Out, tag: int) -> Out:
+    axes = list(out.axes)
+    k = 0
+    while k < len(axes):
+        axis = axes[k]
+        c = _split_uses((out.value,), axis)
+        if c is None or axis.size is None:
+            k += 1
+            continue
+        high, low = ax(f"s{tag}h{k}.{len(axes)}", axis.size // c), ax(f"s{tag}l{k}.{len(axes)}", c)
+        env: Env = {axis: iadd(imul(high, c), low)}
+        sub = Substitution(_Same())
+        out = Out((), tuple(sub.apply(i, env) for i in out.index), sub.apply(out.value, env), out.tensor)
+        axes[k : k + 1] = [high, low]
+    return Out(tuple(axes), out.index, out.value, out.tensor)
+
+
+class _SplitFolds(Substitution):
+    """sum over c of f(c // k, c % k)  ->  sum over c1 of sum over c2 of f(c1, c2); also max, min, prod, or, and."""
+
+    def __init__(self) -> None:
+        super().__init__(_Same())
+
+    def _apply(self, node: Expr, env: Env) -> Expr:
+        if isinstance(node, Fold) and node.kind != "m2" and node.axis.size is not None:
+            c = _split_uses((node.body,), node.axis)
+            if c is not None:
+                high, low = ax(f"f{self.fresh}h.", node.axis.size // c), ax(f"f{self.fresh}l.", c)
+                self.fresh += 1
+                inner = {**env, node.axis: iadd(imul(high, c), low)}
+                return fold(node.kind, high, fold(node.kind, low, self.apply(node.body, inner)))
+        return super()._apply(node, env)
+
+
+class _Names:
+    """Top-down canonical axis names: outputs o0, o1 …; a binder takes the smallest r<k> not free in it."""
+
+    def __init__(self) -> None:
+        self.memo: dict[tuple[Expr, tuple[tuple[Ax, Expr], ...]], Expr] = {}
+
+    def apply(self, node: Expr, env: Env) -> Expr:
+        key = (node, tuple(sorted(((a, env[a]) for a in node.free), key=lambda p: p[0].text)))
+        done = self.memo.get(key)
+        if done is None:
+            done = self.memo[key] = self._apply(node, env)
+        return done
+
+    def _apply(self, node: Expr, env: Env) -> Expr:
+        if isinstance(node, Ax):
+            return env[node]
+        if isinstance(node, Fold | Scan | Online):
+            used = {env[a].name for a in node.free}  # type: ignore[attr-defined]
+            k = 1
+            while f"r{k}" in used:
+                k += 1
+            axis = ax(f"r{k}", node.axis.extent)
+            inner = {**env, node.axis: axis}
+            if isinstance(node, Fold):
+                return fold(node.kind, axis, self.apply(node.body, inner))
+            if isinstance(node, Scan):
+                return scan(node.kind, axis, self.apply(node.at, env), self.apply(node.body, inner))
+            return online(axis, self.apply(node.score, inner), self.apply(node.value, inner))
+        if not node.children:
+            return node
+        return rebuild(node, tuple(self.apply(c, env) for c in node.children))
+
+
+def _blind(node: Expr, memo: dict[Expr, str]) -> str:
+    """Content hash that does not see slot numbers."""
+    seen: dict[Expr, None] = {}
+    visit(node, seen)
+    for n in seen:
+        if n in memo:
+            continue
+        parts = [type(n).__name__]
+        if isinstance(n, Load):
+            parts += [n.dtype, *(memo[i] for i in n.index)]
+        elif isinstance(n, Op):
+            parts += [n.name, n.dtype, *(memo[a] for a in n.args)]
+        elif isinstance(n, Fold | Scan | Online):
+            parts += [getattr(n, "kind", ""), n.axis.text, *(memo[c] for c in n.children)]
+        else:
+            parts.append(n.text)
+        memo[n] = hashlib.sha1("|".join(parts).encode()).hexdigest()[:20]
+    return memo[node]
+
+
+class _Sort:
+    def __init__(self) -> None:
+        self.memo: dict[Expr, Expr] = {}
+        self.hashes: dict[Expr, str] = {}
+
+    def apply(self, root: Expr) -> Expr:
+        seen: dict[Expr, None] = {}
+        visit(root, seen)
+        for n in seen:
+            if n in self.memo:
+                continue
+            kids = tuple(self.memo[c] for c in n.children)
+            if isinstance(n, Op) and SCALAR[n.name].commutes and n.dtype != "i64":
+                kids = tuple(sorted(kids, key=lambda c: _blind(c, self.hashes)))
+            self.memo[n] = rebuild(n, kids) if kids else n
+        return self.memo[root]
+
+
+def normalize(outs: Sequence[Out], slots: Sequence[Tensor]) -> tuple[Body, tuple[int, ...]]:
+    """The canonical body of these results, and for each of its slots the number that slot had before."""
+    work = _drop_unit_axes(outs)
+    folds = _SplitFolds()
+    empty: Env = {}
+    work = [Out(o.axes, o.index, folds.apply(o.value, empty), o.tensor) for o in work]
+    work = [_split_free(o, n) for n, o in enumerate(work)]
+    names, sort = _Names(), _Sort()
+    named: list[Out] = []
+    for o in work:
+        env: Env = {a: ax(f"o{i}", a.extent) for i, a in enumerate(o.axes)}
+        index = tuple(names.apply(i, env) for i in o.index)
+        value = sort.apply(names.apply(o.value, env))
+        named.append(Out(tuple(env[a] for a in o.axes), index, value, o.tensor))  # type: ignore[misc]
+    return _number_slots(named, slots)
+
+
+def _number_slots(outs: Sequence[Out], slots: Sequence[Tensor]) -> tuple[Body, tuple[int, ...]]:
+    seen: dict[Expr, None] = {}
+    for o in outs:
+        visit(o.value, seen)
+    order = list(dict.fromkeys(n.slot for n in seen if isinstance(n, Load)))
+    sub = Substitution({old: new for new, old in enumerate(order)})
+    renumbered = tuple(Out(o.axes, o.index, sub_keep(sub, o.value), o.tensor) for o in outs)
+    return Body(renumbered, tuple(slots[s] for s in order)), tuple(order)
+
+
+def sub_keep(sub: Substitution, root: Expr) -> Expr:
+    """Renumber slots without touching axis names."""
+    memo: dict[Expr, Expr] = {}
+    seen: dict[Expr, None] = {}
+    visit(root, seen)
+    for n in seen:
+        kids = tuple(memo[c] for c in n.children)
+        if isinstance(n, Load):
+            memo[n] = load(sub.slots[n.slot], kids, n.dtype)
+        else:
+            memo[n] = rebuild(n, kids) if kids else n
+    return memo[root]
+
+
+def compose(
+    producer: Body, out: int, consumer: Body, slot: int,
+    producer_slots: Sequence[int], consumer_slots: Sequence[int], tensors: Sequence[Tensor], keep: bool = False,
+) -> tuple[Body, tuple[int, ...]]:  # fmt: skip
+    """Inline result `out` of the producer where the consumer loads `slot`.
+
+    `producer_slots[i]` and `consumer_slots[i]` number the operands of the two in one common list, `tensors`
+    (equal numbers are the same tensor).  With `keep`, the producer's value is stored as a further result.
+    """
+    counter = [0]
+    p_slots = dict(enumerate(producer_slots))
+    source = Producer(producer.outs[out], p_slots, counter)
+    sub = Substitution(dict(enumerate(consumer_slots)), {slot: source})
+    outs = [Out(o.axes, o.index, sub.apply(o.value, {}), o.tensor) for o in consumer.outs]
+    if keep:
+        kept, inner = producer.outs[out], Substitution(p_slots)
+        outs.append(Out(kept.axes, kept.index, inner.apply(kept.value, {}), kept.tensor))
+    return normalize(outs, tensors)
+
+
+__all__ = ["Binder", "Producer", "Substitution", "compose", "normalize"]

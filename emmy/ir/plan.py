@@ -1,0 +1,78 @@
+"""The chosen program: buffers and an ordered list of launches.  What the runtime executes and `plan.json` holds.
+
+    Plan   = Plan(buffers, launches, outputs, sizes)
+    Buffer = Buffer(name, tensor, role, source)
+    Launch = KernelLaunch(...) | OpaqueLaunch(...)
+
+A kernel's parameters are: a pointer to each operand in slot order, a pointer to each result in order, then each
+symbolic size (`long long`) in the order of `sizes`.  Grid extents are Loop IR integer expressions over `Size`, bound
+when the plan is instantiated for concrete sizes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from emmy.ir.graph import Node, Output, SizeVar
+from emmy.ir.loop import Expr, Tensor
+
+# folded: a temporary that depends on parameters only, computed once when the plan is built
+Role = Literal["input", "parameter", "buffer", "constant", "temporary", "folded", "output"]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """`source` is the qualified name of a parameter, buffer or constant, or the user input's name."""
+
+    name: str
+    tensor: Tensor
+    role: Role
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLaunch:
+    """One generated kernel.  `operands[i]` is the buffer of the body's slot i, `results[k]` of its output k.
+
+    `block` counts threads; `smem` is dynamic shared memory in bytes; `body` is the identity of the loop body and `row`
+    the schedule's canonical spelling, `family` the code generator that made it.
+    """
+
+    name: str
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    sizes: tuple[str, ...]
+    grid: tuple[Expr, Expr, Expr]
+    block: int
+    smem: int
+    source: str
+    body: str
+    family: str
+    row: str
+    # runs once when the plan is built: reads parameters and constants only
+    at_build: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueLaunch:
+    """An operation that PyTorch executes: `node` with its tensor arguments taken from `operands`, by name."""
+
+    name: str
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    node: Node
+
+
+Launch = KernelLaunch | OpaqueLaunch
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`launches` are in an order in which every operand is made before it is read.  `outputs` name buffers by Ref."""
+
+    arch: str
+    buffers: tuple[Buffer, ...]
+    launches: tuple[Launch, ...]
+    outputs: tuple[Output, ...]
+    sizes: tuple[SizeVar, ...] = ()
