@@ -1,0 +1,43 @@
+"""What a schedule row means for cost: the resources and the shape of one launch, free of its spelling.
+
+The schedule code turns a row into a `KernelConfig` for given sizes; `emmy.extract.prior` turns a body's work and a
+config into seconds.  Nothing here is checked for legality: the schedule rules do that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Family = Literal["map", "row", "plain", "tile", "mma", "attention", "scan", "split"]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelConfig:
+    """One launch of a kernel family, at concrete sizes.
+
+    `family`: `map` element-wise; `row` a reduction shared by the threads of a block; `plain` a thread an output with
+    serial folds; `tile` a contraction on plain threads; `mma` a contraction on tensor cores; `attention` the online
+    fold over two contractions; `scan`; `split` the partial launch of a split reduction (its folds run over one part).
+
+    `block_threads`, `blocks` (the whole grid), `stages` (buffers in flight), `smem` (bytes a block, static and dynamic)
+    and `registers` (estimated, a thread) are resources.  `tile_m` x `tile_n` output points belong to one block and
+    `tile_k` steps of the folded axis are staged at a time (tile, mma, attention: query tile, key tile, head size; map:
+    tile_m = 1, tile_n = points a block covers).  `vector` is the bytes of one global access of a thread.
+    `rows_per_block` rows are reduced by one block, `reduce_threads` threads share one fold (1: serial), `splits` blocks
+    share one fold (each reads a part and the partial results are combined).
+    """
+
+    family: Family
+    block_threads: int
+    blocks: int
+    tile_m: int = 1
+    tile_n: int = 1
+    tile_k: int = 1
+    vector: int = 4
+    stages: int = 1
+    smem: int = 0
+    registers: int = 32
+    rows_per_block: int = 1
+    reduce_threads: int = 1
+    splits: int = 1
