@@ -316,9 +316,9 @@ def rebuild(node: Expr, children: tuple[Expr, ...]) -> Expr:
             return cast(children[0], node.dtype)
         return scalar(node.name, *children)
     if isinstance(node, Fold):
-        return fold(node.kind, node.axis, children[0])
+        return fold(node.kind, node.axis, children[0], node.operand)
     if isinstance(node, Scan):
         return scan(node.kind, node.axis, children[0], children[1])
     if isinstance(node, Online):
-        return online(node.axis, children[0], children[1])
+        return online(node.axis, children[0], children[1], node.operand)
     return node

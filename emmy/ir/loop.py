@@ -9,12 +9,14 @@
           | Size(name)                           a symbolic size, i64, bound when the kernel is launched
           | Load(slot, index, dtype)             one element of an operand
           | Op(name, args, dtype)                a scalar operation of emmy.ir.scalar
-          | Fold(kind, axis, body)               kind: sum prod max min or and m2, over the whole axis
+          | Fold(kind, axis, body, operand)      kind: sum prod max min or and m2, over the whole axis
           | Scan(kind, axis, at, body)           the fold over axis = 0 .. at, inclusive
-          | Online(axis, score, value)           sum over axis of exp(score - max over axis of score) * value, in one pass
+          | Online(axis, score, value, operand)  sum over axis of exp(score - max over axis of score) * value, in one pass
 
 Extents and indices are `Expr` of dtype i64 themselves; gathers are loads whose index holds a load.  Fold(`m2`) is the
-sum of squared deviations from the mean over the axis, in one pass.  `where` is lazy: a load in the branch that is not
+sum of squared deviations from the mean over the axis, in one pass.  `operand` is set on sums of products that come from
+a contraction: the type that its two factors have in the original program, to which a schedule may round them (so that a
+bf16 product may use bf16 tensor cores and an f32 product may not); empty means no rounding.  `where` is lazy: a load in the branch that is not
 chosen may be out of range.  Floats are held as f32 (dtype `f32`) whatever they are stored as; `Op("cast", …, "bf16")`
 rounds and stays an f32 register value.
 
@@ -172,6 +174,7 @@ class Fold(Expr):
     kind: str
     axis: Ax
     body: Expr
+    operand: str = ""
 
     @property
     def children(self) -> tuple[Expr, ...]:
@@ -187,7 +190,8 @@ class Fold(Expr):
 
     @cached_property
     def text(self) -> str:
-        return f"(fold {self.kind} {self.axis.text} {self.body.text})"
+        kind = f"{self.kind}:{self.operand}" if self.operand else self.kind
+        return f"(fold {kind} {self.axis.text} {self.body.text})"
 
     @cached_property
     def has_fold(self) -> bool:
@@ -235,6 +239,7 @@ class Online(Expr):
     axis: Ax
     score: Expr
     value: Expr
+    operand: str = ""
 
     @property
     def children(self) -> tuple[Expr, ...]:
@@ -250,7 +255,8 @@ class Online(Expr):
 
     @cached_property
     def text(self) -> str:
-        return f"(online {self.axis.text} {self.score.text} {self.value.text})"
+        head = f"online:{self.operand}" if self.operand else "online"
+        return f"({head} {self.axis.text} {self.score.text} {self.value.text})"
 
     @cached_property
     def has_fold(self) -> bool:
@@ -311,11 +317,11 @@ def op(name: str, *args: Expr, dtype: str) -> Op:
     return node  # type: ignore[return-value]
 
 
-def fold(kind: str, axis: Ax, body: Expr) -> Fold:
-    key = ("fold", kind, axis, body)
+def fold(kind: str, axis: Ax, body: Expr, operand: str = "") -> Fold:
+    key = ("fold", kind, axis, body, operand)
     node = _NODES.get(key)
     if node is None:
-        node = _NODES[key] = Fold(kind, axis, body)
+        node = _NODES[key] = Fold(kind, axis, body, operand)
     return node  # type: ignore[return-value]
 
 
@@ -327,11 +333,11 @@ def scan(kind: str, axis: Ax, at: Expr, body: Expr) -> Scan:
     return node  # type: ignore[return-value]
 
 
-def online(axis: Ax, score: Expr, value: Expr) -> Online:
-    key = ("online", axis, score, value)
+def online(axis: Ax, score: Expr, value: Expr, operand: str = "") -> Online:
+    key = ("online", axis, score, value, operand)
     node = _NODES.get(key)
     if node is None:
-        node = _NODES[key] = Online(axis, score, value)
+        node = _NODES[key] = Online(axis, score, value, operand)
     return node  # type: ignore[return-value]
 
 

@@ -53,10 +53,10 @@ class Substitution:
             self.fresh += 1
             inner = {**env, node.axis: axis}
             if isinstance(node, Fold):
-                return fold(node.kind, axis, self.apply(node.body, inner))
+                return fold(node.kind, axis, self.apply(node.body, inner), node.operand)
             if isinstance(node, Scan):
                 return scan(node.kind, axis, self.apply(node.at, env), self.apply(node.body, inner))
-            return online(axis, self.apply(node.score, inner), self.apply(node.value, inner))
+            return online(axis, self.apply(node.score, inner), self.apply(node.value, inner), node.operand)
         if not node.children:
             return node
         return rebuild(node, tuple(self.apply(c, env) for c in node.children))
@@ -203,7 +203,7 @@ class _SplitFolds(Substitution):
                 high, low = ax(f"f{self.fresh}h.", node.axis.size // c), ax(f"f{self.fresh}l.", c)
                 self.fresh += 1
                 inner = {**env, node.axis: iadd(imul(high, c), low)}
-                return fold(node.kind, high, fold(node.kind, low, self.apply(node.body, inner)))
+                return fold(node.kind, high, fold(node.kind, low, self.apply(node.body, inner), node.operand), node.operand)
         return super()._apply(node, env)
 
 
@@ -231,10 +231,10 @@ class _Names:
             axis = ax(f"r{k}", node.axis.extent)
             inner = {**env, node.axis: axis}
             if isinstance(node, Fold):
-                return fold(node.kind, axis, self.apply(node.body, inner))
+                return fold(node.kind, axis, self.apply(node.body, inner), node.operand)
             if isinstance(node, Scan):
                 return scan(node.kind, axis, self.apply(node.at, env), self.apply(node.body, inner))
-            return online(axis, self.apply(node.score, inner), self.apply(node.value, inner))
+            return online(axis, self.apply(node.score, inner), self.apply(node.value, inner), node.operand)
         if not node.children:
             return node
         return rebuild(node, tuple(self.apply(c, env) for c in node.children))
@@ -253,7 +253,7 @@ def _blind(node: Expr, memo: dict[Expr, str]) -> str:
         elif isinstance(n, Op):
             parts += [n.name, n.dtype, *(memo[a] for a in n.args)]
         elif isinstance(n, Fold | Scan | Online):
-            parts += [getattr(n, "kind", ""), n.axis.text, *(memo[c] for c in n.children)]
+            parts += [getattr(n, "kind", ""), getattr(n, "operand", ""), n.axis.text, *(memo[c] for c in n.children)]
         else:
             parts.append(n.text)
         memo[n] = hashlib.sha1("|".join(parts).encode()).hexdigest()[:20]

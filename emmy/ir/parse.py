@@ -68,17 +68,17 @@ def _expr(r: _Reader) -> Expr:
         r.expect(")")
         return load(slot, index, dtype)
     if head == "fold":
-        kind, axis, body = _kind(r), _axis(r), _expr(r)
+        (kind, operand), axis, body = _kind(r), _axis(r), _expr(r)
         r.expect(")")
-        return fold(kind, axis, body)
+        return fold(kind, axis, body, operand)
     if head == "scan":
-        kind, axis, at, body = _kind(r), _axis(r), _expr(r), _expr(r)
+        (kind, _), axis, at, body = _kind(r), _axis(r), _expr(r), _expr(r)
         r.expect(")")
         return scan(kind, axis, at, body)
-    if head == "online":
+    if head.partition(":")[0] == "online":
         axis, score, value = _axis(r), _expr(r), _expr(r)
         r.expect(")")
-        return online(axis, score, value)
+        return online(axis, score, value, head.partition(":")[2])
     if head not in SCALAR:
         r.at -= 1
         raise r.fail(f"unknown operation {head!r}")
@@ -125,11 +125,12 @@ def _dtype(r: _Reader) -> str:
     return tok
 
 
-def _kind(r: _Reader) -> str:
+def _kind(r: _Reader) -> tuple[str, str]:
     tok = r.next()
-    if tok not in FOLD_KINDS:
+    kind, _, operand = tok.partition(":")
+    if kind not in FOLD_KINDS or (operand and operand not in DTYPES):
         raise r.fail(f"unknown fold {tok!r}")
-    return tok
+    return kind, operand
 
 
 def _literal(r: _Reader, word: str) -> int | float | bool:
