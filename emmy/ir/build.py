@@ -14,15 +14,15 @@ from emmy.ir.dtype import DTYPES, register
 from emmy.ir.loop import Ax, Const, Expr, Fold, Load, Online, Op, Scan, Size, const, fold, load, online, op, scan
 from emmy.ir.scalar import SCALAR
 
-Terms = dict[tuple[Expr, ...], int]  # sorted monomial -> coefficient; the empty monomial is the constant
+Linear = dict[tuple[Expr, ...], int]  # sorted monomial -> coefficient; the empty monomial is the constant
 
 
-def _terms(e: Expr) -> Terms:
+def _terms(e: Expr) -> Linear:
     if isinstance(e, Const):
         return {(): int(e.value)} if e.value else {}
     if isinstance(e, Op) and e.dtype == "i64":
         if e.name == "add":
-            out: Terms = {}
+            out: Linear = {}
             for a in e.args:
                 for m, c in _terms(a).items():
                     out[m] = out.get(m, 0) + c
@@ -38,7 +38,7 @@ def _terms(e: Expr) -> Terms:
     return {(e,): 1}
 
 
-def _from_terms(terms: Terms) -> Expr:
+def _from_terms(terms: Linear) -> Expr:
     parts: list[Expr] = []
     for m in sorted((m for m in terms if m), key=lambda m: tuple(x.text for x in m)):
         c = terms[m]
@@ -59,7 +59,7 @@ def _from_terms(terms: Terms) -> Expr:
 
 def iadd(*xs: Expr | int) -> Expr:
     """Canonical sum of integer expressions."""
-    out: Terms = {}
+    out: Linear = {}
     for x in xs:
         for m, c in _terms(const(x) if isinstance(x, int) else x).items():
             out[m] = out.get(m, 0) + c
@@ -68,9 +68,9 @@ def iadd(*xs: Expr | int) -> Expr:
 
 def imul(*xs: Expr | int) -> Expr:
     """Canonical product of integer expressions."""
-    out: Terms = {(): 1}
+    out: Linear = {(): 1}
     for x in xs:
-        new: Terms = {}
+        new: Linear = {}
         for n, d in _terms(const(x) if isinstance(x, int) else x).items():
             for m, c in out.items():
                 key = tuple(sorted((*m, *n), key=lambda y: y.text))
@@ -143,14 +143,14 @@ def _within(e: Expr, divisor: Expr) -> bool:
     return isinstance(e, Op) and e.name == "mod" and e.args[1] is divisor
 
 
-def _split(e: Expr, d: Expr) -> tuple[Terms, Terms]:
+def _split(e: Expr, d: Expr) -> tuple[Linear, Linear]:
     """(q, r) with e = q*d + r, where q takes every term that d divides (and whole multiples out of the constant)."""
     dt = _terms(d)
     if len(dt) != 1:
         return {}, _terms(e)
     (dm, dc), *_ = dt.items()
-    q: Terms = {}
-    r: Terms = {}
+    q: Linear = {}
+    r: Linear = {}
     for m, c in _terms(e).items():
         rest = _without(m, dm)
         fits = rest is not None
@@ -198,7 +198,7 @@ def idiv(e: Expr | int, d: Expr | int) -> Expr:
     return iadd(_from_terms(q), tail)
 
 
-def _common(r: Terms, d: Expr) -> int:
+def _common(r: Linear, d: Expr) -> int:
     """A factor > 1 of a constant divisor and of every term, else 1."""
     if not isinstance(d, Const) or not r:
         return 1

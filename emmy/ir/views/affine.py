@@ -1,0 +1,73 @@
+"""How a load walks memory: the element offset of an operand as a sum of axis times stride.
+
+`affine(load, tensor)` is the basis of every decision about vector copies: a load moves as 16-byte chunks along an axis
+when that axis has stride 1, an extent that whole chunks divide, and every other stride is a multiple of the chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from emmy.ir.build import Terms, _from_terms, _terms, iadd, imul
+from emmy.ir.loop import Ax, Const, Expr, Load, Tensor, const
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """`offset = base + sum of axis * stride` in elements; strides mention no axis."""
+
+    base: Expr
+    strides: tuple[tuple[Ax, Expr], ...]
+
+    def stride(self, axis: Ax) -> Expr:
+        return dict(self.strides).get(axis, const(0))
+
+
+def offset(index: tuple[Expr, ...], shape: tuple[Expr, ...]) -> Expr:
+    """The row-major element offset of an index."""
+    total: Expr = const(0)
+    for i, n in zip(index, shape, strict=True):
+        total = iadd(imul(total, n), i)
+    return total
+
+
+def affine(node: Load, tensor: Tensor) -> Affine | None:
+    """The load's offset as an affine form of axes, None when an index is anything else (gather, division, where)."""
+    return offset_form(node.index, tensor.shape)
+
+
+def offset_form(index: tuple[Expr, ...], shape: tuple[Expr, ...]) -> Affine | None:
+    """The row-major offset of an index as an affine form of axes, None when it is anything else."""
+    strides: dict[Ax, Terms] = {}
+    base: Terms = {}
+    for monomial, c in _terms(offset(index, shape)).items():
+        axes = [f for f in monomial if isinstance(f, Ax)]
+        rest = tuple(f for f in monomial if not isinstance(f, Ax))
+        if len(axes) > 1 or any(f.free or f.children for f in rest):
+            return None
+        into = strides.setdefault(axes[0], {}) if axes else base
+        into[rest] = into.get(rest, 0) + c
+    return Affine(_from_terms(base), tuple((a, _from_terms(t)) for a, t in strides.items()))
+
+
+def divides(chunk: int, e: Expr) -> bool:
+    """True when the integer expression is certainly a multiple of `chunk`."""
+    return all(c % chunk == 0 for c in _terms(e).values())
+
+
+def chunked(form: Affine, axis: Ax, chunk: int, others: Iterable[Ax]) -> bool:
+    """True when runs of `chunk` elements along `axis`, starting at its multiples, are contiguous and aligned."""
+    if form.stride(axis) is not const(1) or not divides(chunk, axis.extent) or not divides(chunk, form.base):
+        return False
+    return all(divides(chunk, form.stride(a)) for a in others if a is not axis)
+
+
+def numbers(axes: Iterable[Ax]) -> int | None:
+    """The product of the extents where all are numbers."""
+    total = 1
+    for a in axes:
+        if not isinstance(a.extent, Const):
+            return None
+        total *= int(a.extent.value)
+    return total

@@ -1,0 +1,169 @@
+"""A sum of products, taken apart: which factors and which axes belong to the left part, which to the right.
+
+    sum over K of  left(batch, M, K) * right(batch, N, K)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product as choices
+
+from emmy.ir.build import scalar
+from emmy.ir.dtype import DTYPES
+from emmy.ir.loop import Ax, Const, Expr, Fold, Load, Online, Op, Scan, const, visit
+
+MOST_FACTORS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """`node` is the outermost fold, `axes` the summed axes from the outside in, `factors` of the innermost body."""
+
+    node: Fold
+    axes: tuple[Ax, ...]
+    factors: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One operand of a contraction: an element-wise expression over loads and row scalars.
+
+    `scalars` are the maximal folds inside, which depend on no summed axis: a block computes each of them once a row.
+    """
+
+    value: Expr
+    k: tuple[Ax, ...]
+
+    @cached_property
+    def scalars(self) -> tuple[Expr, ...]:
+        return tuple(top_folds(self.value))
+
+    @cached_property
+    def plain(self) -> Load | None:
+        """The one load that the part is, when it has no arithmetic and no gather."""
+        return self.value if isinstance(self.value, Load) and not has_load(self.value.index) else None
+
+    @cached_property
+    def loads(self) -> tuple[Load, ...]:
+        """Loads outside the row scalars, each once."""
+        return tuple(n for n in outside_folds(self.value) if isinstance(n, Load))
+
+    @cached_property
+    def narrow(self) -> str | None:
+        """The 16-bit type that holds the part for a tensor-core product, `any` where each does, None where none does.
+
+        A stored or cast 16-bit value is exact.  Arithmetic on 16-bit loads is rounded to their type, as it is by a
+        framework that stores it; f32 operands that vary along the summed axis keep the part in f32.
+        """
+        v = self.value
+        if isinstance(v, Op) and v.name == "cast" and v.dtype in ("bf16", "f16"):
+            return v.dtype
+        kinds = {n.dtype for n in self.loads if DTYPES[n.dtype].kind == "float" and n.free & set(self.k)}
+        wide = {t for t in kinds if DTYPES[t].bits > 16}
+        halves = {t for t in kinds if DTYPES[t].bits == 16}
+        if wide or len(halves) > 1:
+            return None
+        return halves.pop() if halves else "any"
+
+    def axes(self, among: Iterable[Ax]) -> tuple[Ax, ...]:
+        return tuple(a for a in among if a in self.value.free)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    left: Part
+    right: Part
+    batch: frozenset[Ax]
+    m: frozenset[Ax]
+    n: frozenset[Ax]
+
+
+def has_load(roots: Iterable[Expr]) -> bool:
+    seen: dict[Expr, None] = {}
+    for r in roots:
+        visit(r, seen)
+    return any(isinstance(n, Load) for n in seen)
+
+
+def top_folds(root: Expr) -> list[Expr]:
+    """The outermost folds, scans and online sums of an expression, each once, in evaluation order."""
+    return [n for n in outside_folds(root) if isinstance(n, Fold | Scan | Online)]
+
+
+def outside_folds(root: Expr) -> list[Expr]:
+    """Nodes that are not under a binder (the binders themselves included), operands first, each once."""
+    seen: dict[Expr, None] = {}
+    stack: list[tuple[Expr, bool]] = [(root, False)]
+    while stack:
+        node, done = stack.pop()
+        if done or isinstance(node, Fold | Scan | Online):
+            seen.setdefault(node, None)
+        elif node not in seen:
+            stack.append((node, True))
+            stack.extend((c, False) for c in reversed(node.children))
+    return list(seen)
+
+
+def sum_of_products(node: Expr) -> Sum | None:
+    """The fold as a sum over one or more axes of a product of at least one factor; None for any other expression."""
+    axes: list[Ax] = []
+    body = node
+    while isinstance(body, Fold) and body.kind == "sum" and body.axis not in axes:
+        axes.append(body.axis)
+        body = body.body
+    if not axes or body.type != "f32" or not isinstance(node, Fold):
+        return None
+    return Sum(node, tuple(axes), tuple(_factors(body)))
+
+
+def _factors(e: Expr) -> list[Expr]:
+    if isinstance(e, Op) and e.name == "mul" and e.dtype == "f32":
+        return [f for a in e.args for f in _factors(a)]
+    return [e]
+
+
+def join(factors: Sequence[Expr], k: tuple[Ax, ...]) -> Part:
+    """The product of the factors as one part; the empty product is one."""
+    value: Expr = const(1.0, "f32")
+    for f in factors:
+        value = f if isinstance(value, Const) and value.value == 1.0 else scalar("mul", value, f)
+    return Part(value, k)
+
+
+def split(s: Sum, free: Sequence[Ax], last: Ax | None) -> Split | str:
+    """The best division of the factors into two parts: most axes in one part only, then the plainest parts.
+
+    `last`, the axis along which results are contiguous, is never an own axis of the left part.  A factor that depends
+    on no own axis goes where arithmetic stands already, else to the left.  Returns the reason where none fits.
+    """
+    if len(s.factors) < 2:
+        return "the sum is over one factor"
+    if len(s.factors) > MOST_FACTORS:
+        return f"the sum is over more than {MOST_FACTORS} factors"
+    k, among = set(s.axes), set(free)
+    if any(isinstance(n, Fold | Scan | Online) and n.free & k for f in s.factors for n in outside_folds(f)):
+        return "a factor holds a fold over the summed axis"
+    best: tuple[tuple[int, ...], Split] | None = None
+    for sides in choices((0, 1), repeat=len(s.factors)):
+        found = _division(s, sides, among, last)
+        if found is not None and (best is None or found[0] > best[0]):
+            best = found
+    return "no division of the factors leaves each part axes of its own" if best is None else best[1]
+
+
+def _division(
+    s: Sum, sides: tuple[int, ...], among: set[Ax], last: Ax | None
+) -> tuple[tuple[int, ...], Split] | None:
+    k = set(s.axes)
+    left, right = (join([f for f, side in zip(s.factors, sides, strict=True) if side == which], s.axes) for which in (0, 1))
+    if not (left.value.free & k) or not (right.value.free & k):
+        return None
+    a, b = left.value.free & among, right.value.free & among
+    m, n, batch = a - b, b - a, a & b
+    if last in m or not m | n:
+        return None
+    plain = (left.plain is not None) + (right.plain is not None)
+    score = (-len(batch), bool(m) + bool(n), plain, right.plain is not None, *(1 - side for side in sides))
+    return score, Split(left, right, frozenset(batch), frozenset(m), frozenset(n))
