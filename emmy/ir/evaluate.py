@@ -8,44 +8,27 @@ order of a sum.  `where` is lazy in effect: indices of loads are clipped into ra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 from typing import Any, Final
 
-import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
 from emmy.errors import EmmyError
-from emmy.ir.dtype import DTYPES, is_float, register
+from emmy.ir.arrays import (
+    REDUCE, Array, Factors, Frame, Value, identity, multiply, numpy_dtype, running_m2, union,
+)  # fmt: skip
+from emmy.ir.dtype import is_float, register
 from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Out, Scan, Size
 from emmy.ir.scalar import SCALAR
-
-Array = npt.NDArray[Any]
 
 # Elements of all intermediate arrays that are alive together: 512 MiB of float64.
 LIMIT: Final = 1 << 26
 
-_STORED: Final[dict[str, Any]] = {
-    "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
-    "f8e4m3": ml_dtypes.float8_e4m3fn, "f8e5m2": ml_dtypes.float8_e5m2,
-    "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8, "u8": np.uint8, "bool": np.bool_,
-}  # fmt: skip
-_REDUCE: Final[dict[str, Any]] = {
-    "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
-    "or": np.logical_or, "and": np.logical_and,
-}  # fmt: skip
-
 
 class EvaluationError(EmmyError):
     """Operands that are not what the body says: wrong number, shape or an unbound size."""
-
-
-def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The numpy (or ml_dtypes) type in which a storage type is stored."""
-    return np.dtype(_STORED[name])
 
 
 def evaluate(
@@ -70,59 +53,12 @@ def integer(expr: Expr, sizes: Mapping[str, int] | None = None, axes: Mapping[Ax
     return int(machine.value(expr, frame).data.reshape(()))
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
-    """An array with one dimension for each axis of `axes`."""
-
-    axes: tuple[Ax, ...]
-    data: Array
-
-    def align(self, order: Sequence[Ax]) -> Array:
-        """The data with its dimensions in `order`, of length 1 for an axis that it does not have."""
-        moved = self.data.transpose([self.axes.index(a) for a in order if a in self.axes])
-        return moved[tuple(slice(None) if a in self.axes else None for a in order)]
-
-
-@dataclass(slots=True)
-class _Frame:
-    """The part of each restricted axis that is computed now, and the values that depend on it."""
-
-    ranges: dict[Ax, tuple[int, int]]
-    own: frozenset[Ax] = frozenset()
-    parent: _Frame | None = None
-    memo: dict[Expr, Value] = field(default_factory=dict)
-
-    def home(self, node: Expr) -> _Frame:
-        """The outermost frame in which the node has the same value."""
-        frame = self
-        while frame.parent is not None and not (frame.own & node.free):
-            frame = frame.parent
-        return frame
-
-    def over(self, ranges: Mapping[Ax, tuple[int, int]]) -> _Frame:
-        return _Frame({**self.ranges, **ranges}, frozenset(ranges), self) if ranges else self
-
-    def without(self, axis: Ax) -> _Frame:
-        """Inside a binder its axis runs over everything again."""
-        if axis not in self.ranges:
-            return self
-        return _Frame({a: r for a, r in self.ranges.items() if a is not axis}, frozenset((axis,)), self)
-
-
-def _union(values: Sequence[Value]) -> tuple[Ax, ...]:
-    widest = max(values, key=lambda v: len(v.axes), default=None)
-    order = dict.fromkeys(widest.axes if widest else ())
-    for v in values:
-        order.update(dict.fromkeys(v.axes))
-    return tuple(order)
-
-
 class _Machine:
     def __init__(
         self, body: Body, arrays: Sequence[Array], sizes: dict[str, int], rounding: bool, real: np.dtype[Any]
     ) -> None:
         self.sizes, self.rounding, self.real = sizes, rounding, real
-        self.root = _Frame({})
+        self.root = Frame({})
         self.extents: dict[Ax, int] = {}
         if len(arrays) != len(body.slots):
             raise EvaluationError(f"the body has {len(body.slots)} operands, {len(arrays)} arrays were given")
@@ -142,12 +78,12 @@ class _Machine:
     def held(self, name: str) -> np.dtype[Any]:
         """The numpy type in which a register value is held."""
         kind = register(name)
-        return self.real if kind == "f32" else np.dtype(_STORED[kind])
+        return self.real if kind == "f32" else numpy_dtype(kind)
 
     def rounded(self, data: Array, name: str) -> Array:
-        if not self.rounding or not is_float(name) or np.dtype(_STORED[name]) == data.dtype:
+        if not self.rounding or not is_float(name) or numpy_dtype(name) == data.dtype:
             return data
-        return data.astype(_STORED[name]).astype(data.dtype)
+        return data.astype(numpy_dtype(name)).astype(data.dtype)
 
     def shape(self, extents: Sequence[Expr]) -> tuple[int, ...]:
         return tuple(int(self.value(e, self.root).data.reshape(())) for e in extents)
@@ -158,16 +94,16 @@ class _Machine:
             n = self.extents[axis] = self.shape((axis.extent,))[0]
         return n
 
-    def length(self, axis: Ax, frame: _Frame) -> int:
+    def length(self, axis: Ax, frame: Frame) -> int:
         low, high = frame.ranges.get(axis, (0, self.extent(axis)))
         return high - low
 
-    def volume(self, axes: frozenset[Ax], frame: _Frame) -> int:
+    def volume(self, axes: frozenset[Ax], frame: Frame) -> int:
         return prod(self.length(a, frame) for a in axes)
 
     # ---- what is computed before what --------------------------------------------------------------------------------
 
-    def value(self, root: Expr, frame: _Frame) -> Value:
+    def value(self, root: Expr, frame: Frame) -> Value:
         """The value of a node where every axis runs over its range in `frame` (iterative: expressions can be deep)."""
         stack: list[tuple[Expr, bool]] = [(root, False)]
         while stack:
@@ -182,18 +118,19 @@ class _Machine:
             stack.extend((c, False) for c in self.needs(node, home))
         return frame.home(root).memo[root]
 
-    def needs(self, node: Expr, frame: _Frame) -> tuple[Expr, ...]:
+    def needs(self, node: Expr, frame: Frame) -> tuple[Expr, ...]:
         """Operands computed in the same frame; binders fetch the rest themselves."""
         if isinstance(node, Fold | Online | Scan) and node.axis in frame.ranges:
             return ()
-        if isinstance(node, Fold):
-            factors = self.factors(node, frame)
-            if factors is not None:
-                return factors[1]
-            return () if self.step(node, frame) else (node.body,)
-        return node.children
+        if isinstance(node, Fold) and self.factors(node, frame) is None and self.step(node, frame):
+            return ()
+        return self.operands(node, frame)
 
-    def closure(self, roots: Sequence[Expr], frame: _Frame) -> list[Expr]:
+    def operands(self, node: Expr, frame: Frame) -> tuple[Expr, ...]:
+        factors = self.factors(node, frame) if isinstance(node, Fold) else None
+        return node.children if factors is None else factors[1]
+
+    def closure(self, roots: Sequence[Expr], frame: Frame) -> list[Expr]:
         """Every node that computing the roots touches."""
         seen: dict[Expr, None] = {}
         stack = list(roots)
@@ -201,10 +138,10 @@ class _Machine:
             node = stack.pop()
             if node not in seen:
                 seen[node] = None
-                stack.extend(node.children if isinstance(node, Scan | Online) else self.needs(node, frame))
+                stack.extend(self.operands(node, frame))
         return list(seen)
 
-    def step(self, node: Fold, frame: _Frame) -> int:
+    def step(self, node: Fold, frame: Frame) -> int:
         """How many points of the folded axis to take at once; 0 when all of them fit."""
         if node.kind == "m2":
             return 0
@@ -212,8 +149,13 @@ class _Machine:
         n = self.extent(node.axis)
         return max(1, int(n * LIMIT / total)) if total > LIMIT and n > 1 else 0
 
-    def factors(self, node: Fold, frame: _Frame) -> tuple[tuple[Ax, ...], tuple[Expr, ...]] | None:
+    def factors(self, node: Fold, frame: Frame) -> Factors | None:
         """Axes and factors of a sum of products that is cheaper as a matrix product, else None."""
+        if node not in frame.factors:
+            frame.factors[node] = self._factors(node, frame)
+        return frame.factors[node]
+
+    def _factors(self, node: Fold, frame: Frame) -> Factors | None:
         axes: list[Ax] = []
         inner: Expr = node
         while isinstance(inner, Fold) and inner.kind == "sum" and inner.axis not in axes:
@@ -242,7 +184,7 @@ class _Machine:
             else:
                 yield e
 
-    def group(self, free: Sequence[frozenset[Ax]], frame: _Frame) -> tuple[list[int], list[int]] | None:
+    def group(self, free: Sequence[frozenset[Ax]], frame: Frame) -> tuple[list[int], list[int]] | None:
         """Two sets of factors, each multiplied out first; None where that is no smaller than the whole product."""
         groups = [([k], f) for k, f in enumerate(free)]
         while len(groups) > 2:
@@ -256,7 +198,7 @@ class _Machine:
 
     # ---- one node ----------------------------------------------------------------------------------------------------
 
-    def compute(self, node: Expr, frame: _Frame) -> Value:
+    def compute(self, node: Expr, frame: Frame) -> Value:
         if isinstance(node, Const):
             return Value((), self.rounded(np.asarray(node.value).astype(self.held(node.dtype)), node.dtype))
         if isinstance(node, Ax):
@@ -277,28 +219,29 @@ class _Machine:
             return self.online(node, frame)
         raise TypeError(f"not a Loop IR node: {type(node).__name__}")
 
-    def load(self, node: Load, frame: _Frame) -> Value:
+    def load(self, node: Load, frame: Frame) -> Value:
         array = self.arrays[node.slot]
         axes = [i for i in node.index if isinstance(i, Ax)]
-        if len(set(axes)) == len(axes) and all(self.inside(i, n, frame) for i, n in zip(node.index, array.shape, strict=True)):
-            cut = (slice(*frame.ranges.get(i, (0, self.extent(i)))) if isinstance(i, Ax) else i.value for i in node.index)  # type: ignore[attr-defined]
+        cut = [self.slice(i, n, frame) for i, n in zip(node.index, array.shape, strict=True)]
+        if len(set(axes)) == len(axes) and None not in cut:
             return Value(tuple(axes), array[tuple(cut)])
         index = [self.value(i, frame) for i in node.index]
-        order = _union(index)
+        order = union(index)
         if array.size == 0:  # only a branch that is never chosen reads an empty array
             return Value(order, np.zeros([self.length(a, frame) for a in order], array.dtype))
         clipped = (np.clip(i.align(order), 0, n - 1) for i, n in zip(index, array.shape, strict=True))
         return Value(order, array[tuple(clipped)])
 
-    def inside(self, index: Expr, n: int, frame: _Frame) -> bool:
-        """True where the index is a constant or a whole axis that stays in range."""
+    def slice(self, index: Expr, n: int, frame: Frame) -> slice | int | None:
+        """The index as numpy's basic indexing: a constant or an axis that stays in range; None for any other."""
         if isinstance(index, Ax):
-            return frame.ranges.get(index, (0, self.extent(index)))[1] <= n
-        return isinstance(index, Const) and 0 <= int(index.value) < n
+            low, high = frame.ranges.get(index, (0, self.extent(index)))
+            return slice(low, high) if high <= n else None
+        return int(index.value) if isinstance(index, Const) and 0 <= int(index.value) < n else None
 
-    def operation(self, node: Op, frame: _Frame) -> Value:
+    def operation(self, node: Op, frame: Frame) -> Value:
         args = [self.value(a, frame) for a in node.args]
-        order = _union(args)
+        order = union(args)
         data = [a.align(order) for a in args]
         if node.name == "cast":
             return Value(order, self.cast(data[0], node.dtype))
@@ -315,7 +258,7 @@ class _Machine:
             data = np.trunc(data).astype(np.int64)
         return self.rounded(data.astype(held, copy=False), name)
 
-    def fold(self, node: Fold, frame: _Frame) -> Value:
+    def fold(self, node: Fold, frame: Frame) -> Value:
         inner = frame.without(node.axis)
         factors = self.factors(node, inner)
         if factors is not None:
@@ -328,67 +271,67 @@ class _Machine:
             part = inner.over({node.axis: (low, min(low + step, self.extent(node.axis)))})
             piece = self.reduce(node.kind, node.axis, self.value(node.body, part), part)
             if total is not None:
-                piece = Value(total.axes, _REDUCE[node.kind](total.data, piece.align(total.axes)))
+                piece = Value(total.axes, REDUCE[node.kind](total.data, piece.align(total.axes)))
             total = piece
         assert total is not None
         return total
 
-    def along(self, axis: Ax, value: Value, frame: _Frame) -> tuple[tuple[Ax, ...], Array]:
+    def along(self, axis: Ax, value: Value, frame: Frame) -> tuple[tuple[Ax, ...], Array]:
         """The data with `axis` as its last dimension, and the axes before it."""
         rest = tuple(a for a in value.axes if a is not axis)
         data = value.align((*rest, axis))
         return rest, np.broadcast_to(data, (*data.shape[:-1], self.length(axis, frame)))
 
-    def reduce(self, kind: str, axis: Ax, value: Value, frame: _Frame) -> Value:
+    def reduce(self, kind: str, axis: Ax, value: Value, frame: Frame) -> Value:
         rest, data = self.along(axis, value, frame)
         if kind == "m2":
             mean = data.mean(axis=-1, keepdims=True) if data.shape[-1] else 0.0
             return Value(rest, np.square(data - mean).sum(axis=-1))
         if data.shape[-1] == 0:
-            return Value(rest, np.full(data.shape[:-1], _identity(kind, data.dtype)))
-        if kind == "sum" and data.dtype.kind != "f":
-            return Value(rest, data.sum(axis=-1, dtype=data.dtype))
-        return Value(rest, np.asarray(_REDUCE[kind].reduce(data, axis=-1)).astype(data.dtype, copy=False))
+            return Value(rest, np.full(data.shape[:-1], identity(kind, data.dtype)))
+        return Value(rest, np.asarray(REDUCE[kind].reduce(data, axis=-1)).astype(data.dtype, copy=False))
 
-    def contract(self, axes: tuple[Ax, ...], values: Sequence[Value], frame: _Frame) -> Value:
+    def contract(self, axes: tuple[Ax, ...], values: Sequence[Value], frame: Frame) -> Value:
         """Sum over `axes` of the product of the values, as one batched matrix product."""
         groups = self.group([frozenset(v.axes) for v in values], frame)
         assert groups is not None
-        left, right = (_multiply([values[k] for k in g]) for g in groups)
+        left, right = (multiply([values[k] for k in g]) for g in groups)
         for axis in axes:  # an axis that only one side has is summed there
             left, right = (self.summed(a, b, axis, frame) for a, b in ((left, right), (right, left)))
         inner = [a for a in axes if a in left.axes and a in right.axes]
         batch = [a for a in left.axes if a in right.axes and a not in inner]
         rows = [a for a in left.axes if a not in right.axes]
         cols = [a for a in right.axes if a not in left.axes]
-        size: Callable[[Sequence[Ax]], int] = lambda some: prod(self.length(a, frame) for a in some)  # noqa: E731
         shape = [self.length(a, frame) for a in batch]
-        a = left.align([*batch, *rows, *inner]).reshape(*shape, size(rows), size(inner))
-        b = right.align([*batch, *inner, *cols]).reshape(*shape, size(inner), size(cols))
+        m, n, k = (self.volume(frozenset(some), frame) for some in (rows, cols, inner))
+        a = left.align([*batch, *rows, *inner]).reshape(*shape, m, k)
+        b = right.align([*batch, *inner, *cols]).reshape(*shape, k, n)
         order = (*batch, *rows, *cols)
         return Value(order, np.matmul(a, b).reshape([self.length(x, frame) for x in order]))
 
-    def summed(self, value: Value, other: Value, axis: Ax, frame: _Frame) -> Value:
+    def summed(self, value: Value, other: Value, axis: Ax, frame: Frame) -> Value:
         if axis not in value.axes or axis in other.axes:
             return value
         return self.reduce("sum", axis, value, frame)
 
-    def scan(self, node: Scan, frame: _Frame) -> Value:
+    def scan(self, node: Scan, frame: Frame) -> Value:
         inner = frame.without(node.axis)
         rest, data = self.along(node.axis, self.value(node.body, inner), inner)
         at = self.value(node.at, frame)
         prefix = np.empty((*data.shape[:-1], data.shape[-1] + 1), data.dtype)  # entry k folds the first k elements
-        prefix[..., 0] = _identity(node.kind, data.dtype)
+        prefix[..., 0] = identity(node.kind, data.dtype)
         if node.kind == "m2":
-            _running_m2(data, prefix)
+            running_m2(data, prefix)
         elif data.shape[-1]:
-            accumulate = _REDUCE[node.kind].accumulate
-            prefix[..., 1:] = accumulate(data, axis=-1, **({"dtype": data.dtype} if node.kind in ("sum", "prod") else {}))
+            accumulate = REDUCE[node.kind].accumulate
+            prefix[..., 1:] = accumulate(
+                data, axis=-1, **({"dtype": data.dtype} if node.kind in ("sum", "prod") else {})
+            )
         order = tuple(dict.fromkeys((*rest, *at.axes)))
         where = [Value((a,), np.arange(self.length(a, frame))).align(order) for a in rest]
         return Value(order, prefix[(*where, np.clip(at.align(order) + 1, 0, data.shape[-1]))])
 
-    def online(self, node: Online, frame: _Frame) -> Value:
+    def online(self, node: Online, frame: Frame) -> Value:
         inner = frame.without(node.axis)
         score = self.value(node.score, inner)
         rest, data = self.along(node.axis, score, inner)
@@ -399,7 +342,7 @@ class _Machine:
         weight = Value((*rest, node.axis), np.exp(data - top))
         pair = (weight, self.value(node.value, inner))
         if self.group([frozenset(v.axes) for v in pair], inner) is None:
-            return self.reduce("sum", node.axis, _multiply(pair), inner)
+            return self.reduce("sum", node.axis, multiply(pair), inner)
         return self.contract((node.axis,), pair, inner)
 
     # ---- results -----------------------------------------------------------------------------------------------------
@@ -413,7 +356,7 @@ class _Machine:
             value = self.value(out.value, frame).align(out.axes)
             value = np.broadcast_to(value, [self.length(a, frame) for a in out.axes])
             index = tuple(self.value(i, frame).align(out.axes) for i in out.index)
-            result[index] = self.cast(value, out.tensor.dtype) if DTYPES[out.tensor.dtype].kind != "bool" else value
+            result[index] = self.cast(value, out.tensor.dtype)
         return result
 
     def pieces(self, out: Out) -> Iterator[dict[Ax, tuple[int, int]]]:
@@ -421,45 +364,21 @@ class _Machine:
         nodes = self.closure((*out.index, out.value), self.root)
         steps: dict[Ax, int] = {}
         for axis in out.axes:
-            share = {n: self.volume(n.free, self.root) // prod(self.extent(a) // s for a, s in steps.items() if a in n.free) for n in nodes}
-            total, cut = sum(share.values()), sum(v for n, v in share.items() if axis in n.free)
+            # an axis in `steps` is taken one point at a time
+            share = [(axis in n.free, self.volume(n.free - steps.keys(), self.root)) for n in nodes]
+            total, cut = sum(v for _, v in share), sum(v for depends, v in share if depends)
             if total <= LIMIT or not cut:
                 break
-            room = max(LIMIT - (total - cut), 0)
-            steps[axis] = max(1, min(self.extent(axis), int(self.extent(axis) * room / cut)))
-        cuts = [[(a, (low, min(low + s, self.extent(a)))) for low in range(0, self.extent(a), s)] for a, s in steps.items()]
+            fits = int(self.extent(axis) * max(LIMIT - (total - cut), 0) / cut)
+            steps[axis] = max(1, fits)
+            if fits:
+                break
+        cuts = [
+            [(a, (low, min(low + step, self.extent(a)))) for low in range(0, self.extent(a), step)]
+            for a, step in steps.items()
+        ]
         for choice in product(*cuts):
             yield dict(choice)
-
-
-def _multiply(values: Sequence[Value]) -> Value:
-    order = _union(values)
-    data = values[0].align(order)
-    for v in values[1:]:
-        data = data * v.align(order)
-    return Value(order, data)
-
-
-def _running_m2(data: Array, prefix: Array) -> None:
-    """Welford's recurrence over the last dimension."""
-    mean = np.zeros(data.shape[:-1], data.dtype)
-    for k in range(data.shape[-1]):
-        delta = data[..., k] - mean
-        mean = mean + delta / (k + 1)
-        prefix[..., k + 1] = prefix[..., k] + delta * (data[..., k] - mean)
-
-
-def _identity(kind: str, dtype: np.dtype[Any]) -> Any:
-    if kind in ("sum", "m2", "or"):
-        return 0
-    if kind in ("prod", "and"):
-        return 1
-    if dtype.kind == "f":
-        return -np.inf if kind == "max" else np.inf
-    if dtype.kind == "b":
-        return kind == "min"
-    info = np.iinfo(dtype)
-    return info.min if kind == "max" else info.max
 
 
 __all__ = ["LIMIT", "EvaluationError", "Value", "evaluate", "integer", "numpy_dtype"]

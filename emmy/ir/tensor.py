@@ -1,11 +1,11 @@
 """Tensor IR: a few primitives over whole tensors, and the Torch-level operations that stay whole beside them.
 
-    Program = Program(terms, outputs, facts)
+    Program = Program(terms, outputs, facts, opaque)
     Term    = Term(id, kind, args, tensor, origin)      origin: index of the Torch IR node, -1 for inputs
 
 Primitives (the argument letters are those of `SIGNATURES`: s text, n number, h shape, t tensor):
 
-    Input n                       the n-th input of the graph
+    Input n                       the n-th input of the graph, or a result of an opaque call (numbered after the inputs)
     Full s s h                    a constant: value, type (`weak` takes the type of what it meets), shape
     Iota s s h                    an integer expression of the coordinates d0, d1 …: text, type, shape
     Un s t                        a scalar operation of one operand
@@ -69,6 +69,15 @@ class Term:
         return tuple(a for a, k in zip(self.args, SIGNATURES[self.kind], strict=True) if k == "t")  # type: ignore[misc]
 
 
+@dataclass(frozen=True, slots=True)
+class OpaqueCall:
+    """A Torch IR node that PyTorch executes: its index in the graph, tensor operands and results as term ids."""
+
+    node: int
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class Terms:
     """Builds a program bottom-up; equal terms are one.  `origin` is set by the translator before each Torch node."""
@@ -76,6 +85,8 @@ class Terms:
     terms: list[Term] = field(default_factory=list)
     facts: set[tuple[object, ...]] = field(default_factory=set)
     origin: int = -1
+    calls: list[OpaqueCall] = field(default_factory=list)
+    inputs: int = 0
     _known: dict[tuple[str, tuple[object, ...]], int] = field(default_factory=dict)
 
     def tensor(self, x: int) -> Tensor:
@@ -100,8 +111,16 @@ class Terms:
         return known
 
     # ---- sources
-    def input(self, number: int, tensor: Tensor) -> int:
-        return self.add("Input", (number,), tensor)
+    def input(self, tensor: Tensor) -> int:
+        """The next input of the graph; all inputs are made before anything else."""
+        self.inputs += 1
+        return self.add("Input", (self.inputs - 1,), tensor)
+
+    def opaque(self, node: int, operands: Sequence[int], results: Sequence[Tensor]) -> tuple[int, ...]:
+        """Results of a node that PyTorch executes."""
+        made = tuple(self.input(t) for t in results)
+        self.calls.append(OpaqueCall(node, tuple(operands), made))
+        return made
 
     def full(self, value: float | int | bool, shape: Shape = (), dtype: str = "weak") -> int:
         return self.add("Full", (repr(value), dtype, shape), Tensor("f32" if dtype == "weak" else dtype, shape))
@@ -344,6 +363,7 @@ class Program:
     terms: tuple[Term, ...]
     outputs: tuple[int, ...]
     facts: frozenset[tuple[object, ...]]
+    opaque: tuple[OpaqueCall, ...] = ()
 
 
 def scalar_text(name: str, x: Expr, y: Expr) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from emmy.ir.build import Terms, _from_terms, _terms, iadd, imul
+from emmy.ir.build import Linear, _from_terms, _terms, iadd, imul
 from emmy.ir.loop import Ax, Const, Expr, Load, Tensor, const
 
 
@@ -39,8 +39,8 @@ def affine(node: Load, tensor: Tensor) -> Affine | None:
 
 def offset_form(index: tuple[Expr, ...], shape: tuple[Expr, ...]) -> Affine | None:
     """The row-major offset of an index as an affine form of axes, None when it is anything else."""
-    strides: dict[Ax, Terms] = {}
-    base: Terms = {}
+    strides: dict[Ax, Linear] = {}
+    base: Linear = {}
     for monomial, c in _terms(offset(index, shape)).items():
         axes = [f for f in monomial if isinstance(f, Ax)]
         rest = tuple(f for f in monomial if not isinstance(f, Ax))
