@@ -33,3 +33,23 @@ class LoweringError(EmmyError):
 
 class StoreError(EmmyError):
     """The evidence store cannot be read or written."""
+
+
+class InputError(UsageError):
+    """A call's argument, or a weight, that does not fit the compiled program."""
+
+
+class PlanError(EmmyError):
+    """A plan that contradicts itself, e.g. a launch that reads what nothing has written."""
+
+
+class CompileError(EmmyError):
+    """CUDA source that the compiler refuses; `log` is all that the compiler said."""
+
+    def __init__(self, what: str, do: str = "", log: str = "") -> None:
+        super().__init__(what, do)
+        self.log = log
+
+
+class DeviceError(EmmyError):
+    """A call of the CUDA driver that failed, or a machine on which it cannot be made."""
