@@ -224,7 +224,7 @@ class _Machine:
         axes = [i for i in node.index if isinstance(i, Ax)]
         cut = [self.slice(i, n, frame) for i, n in zip(node.index, array.shape, strict=True)]
         if len(set(axes)) == len(axes) and None not in cut:
-            return Value(tuple(axes), array[tuple(cut)])
+            return Value(tuple(axes), np.asarray(array[tuple(cut)]))
         index = [self.value(i, frame) for i in node.index]
         order = union(index)
         if array.size == 0:  # only a branch that is never chosen reads an empty array
@@ -335,10 +335,7 @@ class _Machine:
         inner = frame.without(node.axis)
         score = self.value(node.score, inner)
         rest, data = self.along(node.axis, score, inner)
-        if data.shape[-1] == 0:
-            top = np.zeros((*data.shape[:-1], 1), data.dtype)
-        else:
-            top = data.max(axis=-1, keepdims=True)
+        top = data.max(axis=-1, keepdims=True, initial=-np.inf)
         weight = Value((*rest, node.axis), np.exp(data - top))
         pair = (weight, self.value(node.value, inner))
         if self.group([frozenset(v.axes) for v in pair], inner) is None:
