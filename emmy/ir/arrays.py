@@ -30,7 +30,8 @@ REDUCE: Final[dict[str, Any]] = {
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The numpy (or ml_dtypes) type in which a storage type is stored."""
-    return np.dtype(_STORED[name])
+    stored: np.dtype[Any] = np.dtype(_STORED[name])
+    return stored
 
 
 @dataclass(frozen=True, slots=True)
