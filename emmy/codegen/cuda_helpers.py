@@ -1,0 +1,246 @@
+"""Device functions that generated sources may call, printed only where they are used.
+
+Bit layouts follow the PTX ISA manual (cvt, ldmatrix, mma, cp.async) and the OCP 8-bit floating point specification.
+Conversions to f8 round to nearest even and overflow to NaN (e4m3) or infinity (e5m2), as PyTorch's do; the hardware's
+conversions saturate instead, so they are done in integer arithmetic.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+_F = "static __device__ __forceinline__"
+HELPERS: Final[dict[str, str]] = {
+    "EMMY_INF": "#define EMMY_INF __int_as_float(0x7f800000)",
+    "EMMY_NAN": "#define EMMY_NAN __int_as_float(0x7fffffff)",
+    # raw bits <-> f32
+    "bf16_to_f32": f"{_F} float bf16_to_f32(unsigned short x) {{ return __uint_as_float((unsigned)x << 16); }}",
+    "f32_to_bf16": f"""{_F} unsigned short f32_to_bf16(float x) {{
+    unsigned short r;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(x));
+    return r;
+}}""",
+    "f16_to_f32": f"""{_F} float f16_to_f32(unsigned short x) {{
+    float r;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x));
+    return r;
+}}""",
+    "f32_to_f16": f"""{_F} unsigned short f32_to_f16(float x) {{
+    unsigned short r;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(x));
+    return r;
+}}""",
+    "f8e5m2_to_f32": f"""{_F} float f8e5m2_to_f32(unsigned char x) {{
+    return f16_to_f32((unsigned short)(x << 8));
+}}""",
+    "f8e4m3_to_f32": f"""{_F} float f8e4m3_to_f32(unsigned char x) {{
+    // exponent and mantissa as an f32 whose exponent is 120 too small; the product sets denormals right
+    const float m = __uint_as_float((unsigned)(x & 0x7f) << 20) * __uint_as_float(0x7b800000u);
+    const float v = (x & 0x7f) == 0x7f ? EMMY_NAN : m;
+    return x & 0x80 ? -v : v;
+}}""",
+    "f32_to_f8e4m3": f"""{_F} unsigned char f32_to_f8e4m3(float x) {{
+    const unsigned bits = __float_as_uint(x), sign = bits >> 24 & 0x80u, a = bits & 0x7fffffffu;
+    if (a > 0x43e80000u) return (unsigned char)(sign | 0x7fu);  // above 464, or NaN
+    if (a < 0x3c800000u) {{  // below 2^-6: adding 2^14 rounds to the denormal spacing 2^-9
+        return (unsigned char)(sign | (__float_as_uint(__uint_as_float(a) + 16384.0f) - 0x46800000u));
+    }}
+    const unsigned r = a + 0x7ffffu + (a >> 20 & 1u);
+    return (unsigned char)(sign | ((r >> 20) - (120u << 3)));
+}}""",
+    "f32_to_f8e5m2": f"""{_F} unsigned char f32_to_f8e5m2(float x) {{
+    const unsigned bits = __float_as_uint(x), sign = bits >> 24 & 0x80u, a = bits & 0x7fffffffu;
+    if (a > 0x7f800000u) return (unsigned char)(sign | 0x7fu);
+    if (a >= 0x47700000u) return (unsigned char)(sign | 0x7cu);  // 61440 and above round to infinity
+    if (a < 0x38800000u) {{  // below 2^-14: adding 2^7 rounds to the denormal spacing 2^-16
+        return (unsigned char)(sign | (__float_as_uint(__uint_as_float(a) + 128.0f) - 0x43000000u));
+    }}
+    const unsigned r = a + 0xfffffu + (a >> 21 & 1u);
+    return (unsigned char)(sign | ((r >> 21) - (112u << 2)));
+}}""",
+    # rounding that stays in an f32 register
+    "round_bf16": f"{_F} float round_bf16(float x) {{ return bf16_to_f32(f32_to_bf16(x)); }}",
+    "round_f16": f"{_F} float round_f16(float x) {{ return f16_to_f32(f32_to_f16(x)); }}",
+    "round_f8e4m3": f"{_F} float round_f8e4m3(float x) {{ return f8e4m3_to_f32(f32_to_f8e4m3(x)); }}",
+    "round_f8e5m2": f"{_F} float round_f8e5m2(float x) {{ return f8e5m2_to_f32(f32_to_f8e5m2(x)); }}",
+    # pairs
+    "pack_bf16x2": f"""{_F} unsigned pack_bf16x2(float low, float high) {{
+    unsigned r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}}""",
+    "pack_f16x2": f"""{_F} unsigned pack_f16x2(float low, float high) {{
+    unsigned r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}}""",
+    "join16": f"""{_F} unsigned join16(unsigned short low, unsigned short high) {{
+    return (unsigned)low | (unsigned)high << 16;
+}}""",
+    "unpack_bf16_low": f"{_F} float unpack_bf16_low(unsigned x) {{ return __uint_as_float(x << 16); }}",
+    "unpack_bf16_high": f"{_F} float unpack_bf16_high(unsigned x) {{ return __uint_as_float(x & 0xffff0000u); }}",
+    "unpack_f16_low": f"{_F} float unpack_f16_low(unsigned x) {{ return f16_to_f32((unsigned short)x); }}",
+    "unpack_f16_high": f"{_F} float unpack_f16_high(unsigned x) {{ return f16_to_f32((unsigned short)(x >> 16)); }}",
+    # scalar operations
+    "max_f32": f"""{_F} float max_f32(float a, float b) {{
+    float r;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+}}""",
+    "min_f32": f"""{_F} float min_f32(float a, float b) {{
+    float r;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+}}""",
+    "max_f64": f"{_F} double max_f64(double a, double b) {{ return a != a ? a : (b != b ? b : (a > b ? a : b)); }}",
+    "min_f64": f"{_F} double min_f64(double a, double b) {{ return a != a ? a : (b != b ? b : (a < b ? a : b)); }}",
+    "exp2_fast": f"""{_F} float exp2_fast(float x) {{
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}}""",
+    "sign_of": """template <class T> static __device__ __forceinline__ T sign_of(T x) {
+    return x != x ? x : (T)((T(0) < x) - (x < T(0)));
+}""",
+    "floordiv_int": """template <class T> static __device__ __forceinline__ T floordiv_int(T a, T b) {
+    const T q = (T)(a / b);
+    return (a % b != 0) && ((a < 0) != (b < 0)) ? (T)(q - 1) : q;
+}""",
+    "mod_int": """template <class T> static __device__ __forceinline__ T mod_int(T a, T b) {
+    const T r = (T)(a % b);
+    return (r != 0) && ((r < 0) != (b < 0)) ? (T)(r + b) : r;
+}""",
+    "floordiv_f32": f"""{_F} float floordiv_f32(float a, float b) {{
+    // Python's floor division: exact remainder first, so that the quotient is never off by one
+    if (b == 0.0f) return a / b;
+    const float m = fmodf(a, b);
+    float q = (a - m) / b;
+    if (m != 0.0f && (b < 0.0f) != (m < 0.0f)) q -= 1.0f;
+    if (q == 0.0f) return copysignf(0.0f, a / b);
+    const float f = floorf(q);
+    return q - f > 0.5f ? f + 1.0f : f;
+}}""",
+    "mod_f32": f"""{_F} float mod_f32(float a, float b) {{
+    const float m = fmodf(a, b);
+    return m != 0.0f && (b < 0.0f) != (m < 0.0f) ? m + b : m;
+}}""",
+    "floordiv_f64": f"""{_F} double floordiv_f64(double a, double b) {{
+    if (b == 0.0) return a / b;
+    const double m = fmod(a, b);
+    double q = (a - m) / b;
+    if (m != 0.0 && (b < 0.0) != (m < 0.0)) q -= 1.0;
+    if (q == 0.0) return copysign(0.0, a / b);
+    const double f = floor(q);
+    return q - f > 0.5 ? f + 1.0 : f;
+}}""",
+    "mod_f64": f"""{_F} double mod_f64(double a, double b) {{
+    const double m = fmod(a, b);
+    return m != 0.0 && (b < 0.0) != (m < 0.0) ? m + b : m;
+}}""",
+    "pow_int": """template <class T> static __device__ __forceinline__ T pow_int(T a, T b) {
+    if (b < 0) return a == 1 ? (T)1 : (a == (T)-1 ? (T)(b % 2 ? -1 : 1) : (T)0);
+    unsigned long long r = 1, x = (unsigned long long)a;
+    for (unsigned long long n = (unsigned long long)b; n; n >>= 1) {
+        if (n & 1) r *= x;
+        x *= x;
+    }
+    return (T)r;
+}""",
+    "shl_int": """template <class T> static __device__ __forceinline__ T shl_int(T a, T b) {
+    return b < 0 || b >= (T)(8 * sizeof(T)) ? (T)0 : (T)((unsigned long long)a << b);
+}""",
+    "shr_int": """template <class T> static __device__ __forceinline__ T shr_int(T a, T b) {
+    const T most = (T)(8 * sizeof(T) - 1);
+    return (T)(a >> (b < 0 || b > most ? most : b));
+}""",
+    # memory
+    "copy4": f"""{_F} void copy4(void* d, const void* s) {{
+    *reinterpret_cast<unsigned*>(d) = *reinterpret_cast<const unsigned*>(s);
+}}""",
+    "copy8": f"""{_F} void copy8(void* d, const void* s) {{
+    *reinterpret_cast<uint2*>(d) = *reinterpret_cast<const uint2*>(s);
+}}""",
+    "copy16": f"""{_F} void copy16(void* d, const void* s) {{
+    *reinterpret_cast<uint4*>(d) = *reinterpret_cast<const uint4*>(s);
+}}""",
+    "zero4": f"{_F} void zero4(void* d) {{ *reinterpret_cast<unsigned*>(d) = 0u; }}",
+    "zero8": f"{_F} void zero8(void* d) {{ *reinterpret_cast<uint2*>(d) = make_uint2(0u, 0u); }}",
+    "zero16": f"{_F} void zero16(void* d) {{ *reinterpret_cast<uint4*>(d) = make_uint4(0u, 0u, 0u, 0u); }}",
+    "async_copy4": f"""{_F} void async_copy4(void* d, const void* s, bool full) {{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                 :: "r"((unsigned)__cvta_generic_to_shared(d)), "l"(s), "r"(full ? 4 : 0) : "memory");
+}}""",
+    "async_copy8": f"""{_F} void async_copy8(void* d, const void* s, bool full) {{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
+                 :: "r"((unsigned)__cvta_generic_to_shared(d)), "l"(s), "r"(full ? 8 : 0) : "memory");
+}}""",
+    "async_copy16": f"""{_F} void async_copy16(void* d, const void* s, bool full) {{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"((unsigned)__cvta_generic_to_shared(d)), "l"(s), "r"(full ? 16 : 0) : "memory");
+}}""",
+    "async_commit": f'{_F} void async_commit() {{ asm volatile("cp.async.commit_group;" ::: "memory"); }}',
+    "async_wait": """template <int N> static __device__ __forceinline__ void async_wait() {
+    asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
+}""",
+    # matrices
+    "ldmatrix_x1": f"""{_F} void ldmatrix_x1(unsigned& r0, const void* s) {{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {{%0}}, [%1];"
+                 : "=r"(r0) : "r"((unsigned)__cvta_generic_to_shared(s)) : "memory");
+}}""",
+    "ldmatrix_x2": f"""{_F} void ldmatrix_x2(unsigned& r0, unsigned& r1, const void* s) {{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {{%0, %1}}, [%2];"
+                 : "=r"(r0), "=r"(r1) : "r"((unsigned)__cvta_generic_to_shared(s)) : "memory");
+}}""",
+    "ldmatrix_x4": f"""{_F} void ldmatrix_x4(
+    unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, const void* s) {{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%0, %1, %2, %3}}, [%4];"
+                 : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"((unsigned)__cvta_generic_to_shared(s)) : "memory");
+}}""",
+    "ldmatrix_x1_trans": f"""{_F} void ldmatrix_x1_trans(unsigned& r0, const void* s) {{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {{%0}}, [%1];"
+                 : "=r"(r0) : "r"((unsigned)__cvta_generic_to_shared(s)) : "memory");
+}}""",
+    "ldmatrix_x2_trans": f"""{_F} void ldmatrix_x2_trans(unsigned& r0, unsigned& r1, const void* s) {{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {{%0, %1}}, [%2];"
+                 : "=r"(r0), "=r"(r1) : "r"((unsigned)__cvta_generic_to_shared(s)) : "memory");
+}}""",
+    "ldmatrix_x4_trans": f"""{_F} void ldmatrix_x4_trans(
+    unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, const void* s) {{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {{%0, %1, %2, %3}}, [%4];"
+                 : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"((unsigned)__cvta_generic_to_shared(s)) : "memory");
+}}""",
+}
+
+
+def _mma(name: str, t: str) -> str:
+    return f"""{_F} void {name}(float& d0, float& d1, float& d2, float& d3,
+    unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1,
+    float c0, float c1, float c2, float c3) {{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.{t}.{t}.f32 "
+                 "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%10, %11, %12, %13}};"
+                 : "=f"(d0), "=f"(d1), "=f"(d2), "=f"(d3)
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(c0), "f"(c1), "f"(c2), "f"(c3));
+}}"""
+
+
+HELPERS |= {f"mma_m16n8k16_{t}": _mma(f"mma_m16n8k16_{t}", t) for t in ("bf16", "f16")}
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+def used(source: str, table: Mapping[str, str]) -> list[str]:
+    """Texts of the helpers that `source` needs, each after those that it calls itself."""
+    order: dict[str, None] = {}
+
+    def add(text: str) -> None:
+        for name in dict.fromkeys(_WORD.findall(text)):
+            if name in table and name not in order and table[name] is not text:
+                add_one(name)
+
+    def add_one(name: str) -> None:
+        add(table[name])
+        order[name] = None
+
+    add(source)
+    return [table[n] for n in order]
