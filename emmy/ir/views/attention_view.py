@@ -1,0 +1,169 @@
+"""A loop body read as attention: online sums over keys of one score.
+
+    out[b, m, c] = epilogue(O_1[b, m, c], …, L[b, m], …)
+    O_i = Online(t, score, V_i[b, t, c])     L = Online(t, score, W[b, t])     optionally  max over t of score
+    score[b, m, t] = elementwise(sum over d of Q[b, m, d] * K[b, t, d], masks over (b, m, t))
+
+b, m, c, d are lists of axes; t is one axis.  Grouped heads need no case: the axis of a group is in Q only, hence in m.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Scan
+from emmy.ir.views.product import Part, join, outside_folds, split, sum_of_products, top_folds
+
+
+@dataclass(frozen=True)
+class AttentionView:
+    """`score` holds the fold `dot`; `values` are the online sums with an axis of their own, `weights` the others."""
+
+    body: Body
+    batch: tuple[Ax, ...]
+    m: tuple[Ax, ...]
+    c: tuple[Ax, ...]
+    t: Ax
+    d: tuple[Ax, ...]
+    score: Expr
+    dot: Fold
+    query: Part
+    key: Part
+    values: tuple[Online, ...]
+    weights: tuple[Online, ...]
+    maxima: tuple[Fold, ...]
+
+    @cached_property
+    def scalars(self) -> tuple[Expr, ...]:
+        """Folds that are neither the dot product nor over t: one a query row (or a key)."""
+        found = dict.fromkeys(s for p in (self.query, self.key) for s in p.scalars)
+        known = {*self.values, *self.weights, *self.maxima}
+        for o in self.body.outs:
+            found.update(dict.fromkeys(s for s in top_folds(o.value) if s not in known))
+        for v in (*self.values, *self.weights):
+            found.update(dict.fromkeys(top_folds(v.value)))
+        found.update(dict.fromkeys(s for s in top_folds(self.score) if s is not self.dot))
+        return tuple(found)
+
+    @cached_property
+    def causal_axis(self) -> Ax | None:
+        """The m axis i such that keys t > i + constant never count (`where(t <= i + c, …, -inf)` around the score)."""
+        limit = self.key_limit
+        return None if limit is None else limit[0]
+
+    @cached_property
+    def key_limit(self) -> tuple[Ax, int] | None:
+        """(i, c): the score is -inf wherever t > i + c."""
+        return _key_limit(self.score, self.t, set(self.m))
+
+
+def attention_view(body: Body) -> AttentionView | str:
+    """The body as attention, or why it is not."""
+    axes = body.outs[0].axes
+    if any(o.axes != axes for o in body.outs):
+        return "results over different axes"
+    tops = list(dict.fromkeys(f for o in body.outs for f in top_folds(o.value)))
+    onlines = [f for f in tops if isinstance(f, Online)]
+    if not onlines:
+        return "no online sum"
+    t, score = onlines[0].axis, onlines[0].score
+    if any(o.axis is not t or o.score is not score for o in onlines):
+        return "online sums over different scores"
+    maxima = [f for f in tops if isinstance(f, Fold) and f.kind == "max" and f.axis is t and f.body is score]
+    return _parts(body, axes, t, score, onlines, maxima)
+
+
+def _parts(
+    body: Body, axes: tuple[Ax, ...], t: Ax, score: Expr, onlines: Sequence[Online], maxima: Sequence[Fold]
+) -> AttentionView | str:
+    dots = [f for f in top_folds(score) if t in f.free]
+    if len(dots) != 1:
+        return f"the score holds {len(dots)} folds over keys, not one"
+    s = sum_of_products(dots[0])
+    if s is None:
+        return "the score's fold is not a sum of products"
+    found = split(s, (*axes, t), t)
+    if isinstance(found, str):
+        return f"score: {found}"
+    if t not in found.n:
+        return "both factors of the score depend on the key axis"
+    values = [o for o in onlines if o.value.free - score.free]
+    weights = [o for o in onlines if o not in values]
+    own = {a for o in values for a in o.value.free if a not in score.free}
+    # an axis that the keys or the values share with the queries selects a set of keys: it is a batch axis
+    shared = {a for o in onlines for a in o.value.free} | found.right.value.free
+    m = {a for a in score.free - {t} if a not in shared}
+    batch = {a for a in axes if a not in m and a not in own}
+    if not values or not m | batch:
+        return "no values with an axis of their own"
+    if any(isinstance(n, Fold | Scan | Online) for o in onlines for n in outside_folds(o.value)):
+        return "a value that holds a fold"
+    view = AttentionView(
+        body, _order(axes, batch), _order(axes, m), _order(axes, own), t, s.axes, score, s.node,
+        found.left, found.right, tuple(values), tuple(weights), tuple(maxima),
+    )  # fmt: skip
+    wrong = [x for x in view.scalars if x.free & own or (x.free & m and t in x.free)]
+    return "a fold that depends on rows of two operands" if wrong else view
+
+
+def _order(axes: Sequence[Ax], chosen: set[Ax]) -> tuple[Ax, ...]:
+    return tuple(a for a in axes if a in chosen)
+
+
+def _key_limit(score: Expr, t: Ax, m: set[Ax]) -> tuple[Ax, int] | None:
+    """Reads `where(t <= i + c, x, -inf)`, under additions of anything, as the bound t <= i + c."""
+    for node in outside_folds(score):
+        if not (isinstance(node, Op) and node.name == "where" and _is_minus_inf(node.args[2]) and _passes(score, node)):
+            continue
+        for cond in _conjuncts(node.args[0]):
+            bound = _bound(cond, t, m)
+            if bound is not None:
+                return bound
+    return None
+
+
+def _is_minus_inf(e: Expr) -> bool:
+    return isinstance(e, Const) and e.value == float("-inf")
+
+
+def _passes(score: Expr, node: Expr) -> bool:
+    """True when a -inf of `node` makes the score -inf: only additions and multiplications by positive constants around."""
+    e = score
+    while e is not node:
+        if not isinstance(e, Op) or e.name not in ("add", "mul", "cast"):
+            return False
+        inside = [a for a in e.args if node in outside_folds(a)]
+        others = [a for a in e.args if a not in inside]
+        if len(inside) != 1 or (e.name == "mul" and not all(isinstance(o, Const) and o.value > 0 for o in others)):
+            return False
+        if e.name == "add" and not all(isinstance(o, Const | Load) for o in others):
+            return False
+        e = inside[0]
+    return True
+
+
+def _conjuncts(cond: Expr) -> list[Expr]:
+    if isinstance(cond, Op) and cond.name == "and":
+        return [c for a in cond.args for c in _conjuncts(a)]
+    return [cond]
+
+
+def _bound(cond: Expr, t: Ax, m: set[Ax]) -> tuple[Ax, int] | None:
+    """`t <= i + c`, also spelled t < i + c and with terms moved across."""
+    from emmy.ir.build import _terms, isub
+
+    if not (isinstance(cond, Op) and cond.name in ("le", "lt")):
+        return None
+    # right - left >= 0 (or > 0)
+    terms = _terms(isub(cond.args[1], cond.args[0]))
+    rows = [a for a in m if terms.get((a,)) == 1]
+    if terms.pop((t,), 0) != -1 or len(rows) != 1:
+        return None
+    terms.pop((rows[0],))
+    c = terms.pop((), 0)
+    return None if terms else (rows[0], c - (1 if cond.name == "lt" else 0))
+
+
+__all__ = ["AttentionView", "attention_view", "join"]

@@ -1,0 +1,174 @@
+"""Loop bodies that many tests share, built as the front end builds them: primitives, composed by substitution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from emmy.ir.build import cast, iadd, idiv, imod, imul, scalar
+from emmy.ir.loop import Ax, Body, Expr, Out, Size, Tensor, ax, const, fold, load, online
+from emmy.ir.normal import normalize
+
+Extent = int | Size
+
+
+def extent(n: Extent) -> Expr:
+    return const(n) if isinstance(n, int) else n
+
+
+def tensor(dtype: str, *shape: Extent) -> Tensor:
+    return Tensor(dtype, tuple(extent(n) for n in shape))
+
+
+def f32(value: float) -> Expr:
+    return const(value, "f32")
+
+
+def axes(*sizes: Extent, name: str = "i") -> tuple[Ax, ...]:
+    return tuple(ax(f"{name}{k}", extent(n)) for k, n in enumerate(sizes))
+
+
+def silu(x: Expr) -> Expr:
+    return scalar("mul", x, scalar("sigmoid", x))
+
+
+def rms_scale(x: Expr, k: Ax, eps: float = 1e-6) -> Expr:
+    """1 / root mean square of `x` over `k`."""
+    mean = scalar("div", fold("sum", k, scalar("mul", x, x)), cast(k.extent, "f32"))
+    return scalar("rsqrt", scalar("add", mean, f32(eps)))
+
+
+def body(outs: Sequence[Out], slots: Sequence[Tensor]) -> Body:
+    return normalize(outs, slots)[0]
+
+
+def linear(m: Extent, n: Extent, k: Extent, dtype: str = "bf16", bias: bool = False, trans_b: bool = True,
+           trans_a: bool = False, batch: Extent | None = None, act: bool = False) -> Body:  # fmt: skip
+    """out[b, m, n] = A[b, m, k] * B[b, n, k] (+ bias, GELU-free activation); `trans_b` stores B as [n, k]."""
+    lead = () if batch is None else axes(batch, name="b")
+    i, j = axes(m, n)
+    r = ax("r", extent(k))
+    head = tuple(a.extent for a in lead)
+    a_index, a_shape = ((r, i), (r.extent, i.extent)) if trans_a else ((i, r), (i.extent, r.extent))
+    b_index, b_shape = ((j, r), (j.extent, r.extent)) if trans_b else ((r, j), (r.extent, j.extent))
+    a, b = load(0, (*lead, *a_index), dtype), load(1, (*lead, *b_index), dtype)
+    value: Expr = fold("sum", r, scalar("mul", a, b), dtype)
+    slots = [Tensor(dtype, (*head, *a_shape)), Tensor(dtype, (*head, *b_shape))]
+    if bias:
+        slots.append(Tensor(dtype, (j.extent,)))
+        value = scalar("add", value, load(2, (j,), dtype))
+    if act:
+        value = silu(value)
+    out = Tensor(dtype, (*head, i.extent, j.extent))
+    return body([Out((*lead, i, j), (*lead, i, j), value, out)], slots)
+
+
+def matvec(n: Extent, k: Extent, dtype: str = "bf16") -> Body:
+    return linear(1, n, k, dtype)
+
+
+def rms_linear(m: Extent, n: Extent, k: Extent, dtype: str = "bf16", factored: bool = True, keep: bool = False) -> Body:
+    """RMSNorm(x) * W.T with the row scale in the epilogue (`factored`) or on the operand; `keep` also stores the scale's
+    product with x when k == n."""
+    i, j = axes(m, n)
+    r, q = ax("r", extent(k)), ax("q", extent(k))
+    x, w, g = load(0, (i, r), dtype), load(2, (j, r), dtype), load(1, (r,), dtype)
+    s = rms_scale(load(0, (i, q), dtype), q)
+    scaled = x if factored else scalar("mul", x, s)
+    value = fold("sum", r, scalar("mul", scalar("mul", scaled, g), w), dtype)
+    if factored:
+        value = scalar("mul", value, s)
+    outs = [Out((i, j), (i, j), value, Tensor(dtype, (i.extent, j.extent)))]
+    if keep:
+        c = ax("c", extent(k))
+        outs.append(Out((i, c), (i, c), scalar("mul", load(0, (i, c), dtype), s), Tensor(dtype, (i.extent, c.extent))))
+    return body(outs, [Tensor(dtype, (i.extent, r.extent)), Tensor(dtype, (r.extent,)), Tensor(dtype, (j.extent, r.extent))])
+
+
+def swiglu(m: Extent, n: Extent, k: Extent, dtype: str = "bf16") -> Body:
+    """silu(x * Wg.T) * (x * Wu.T)."""
+    i, j = axes(m, n)
+    r, q = ax("r", extent(k)), ax("q", extent(k))
+    gate = fold("sum", r, scalar("mul", load(0, (i, r), dtype), load(1, (j, r), dtype)), dtype)
+    up = fold("sum", q, scalar("mul", load(0, (i, q), dtype), load(2, (j, q), dtype)), dtype)
+    weight = Tensor(dtype, (j.extent, r.extent))
+    return body(
+        [Out((i, j), (i, j), scalar("mul", silu(gate), up), Tensor(dtype, (i.extent, j.extent)))],
+        [Tensor(dtype, (i.extent, r.extent)), weight, weight],
+    )
+
+
+def head_split(seq: Extent, heads: int, dim: int, k: Extent, dtype: str = "bf16") -> Body:
+    """Linear, then view [seq, heads, dim] and transpose to [heads, seq, dim]: the result is stored head by head."""
+    h, i, d = axes(heads, seq, dim)
+    r = ax("r", extent(k))
+    column = iadd(imul(h, dim), d)
+    value = fold("sum", r, scalar("mul", load(0, (i, r), dtype), load(1, (column, r), dtype)), dtype)
+    return body(
+        [Out((h, i, d), (h, i, d), value, Tensor(dtype, (h.extent, i.extent, d.extent)))],
+        [Tensor(dtype, (i.extent, r.extent)), tensor(dtype, heads * dim, k)],
+    )
+
+
+def head_merge(seq: Extent, heads: int, dim: int, n: Extent, dtype: str = "bf16") -> Body:
+    """Attention output [heads, seq, dim] read as [seq, heads * dim], times W[n, heads * dim]."""
+    i, j = axes(seq, n)
+    r = ax("r", heads * dim)
+    value = fold(
+        "sum", r, scalar("mul", load(0, (idiv(r, dim), i, imod(r, dim)), dtype), load(1, (j, r), dtype)), dtype
+    )
+    return body(
+        [Out((i, j), (i, j), value, Tensor(dtype, (i.extent, j.extent)))],
+        [tensor(dtype, heads, seq, dim), tensor(dtype, n, heads * dim)],
+    )
+
+
+def patches(batch: int, channels: int, size: int, patch: int, n: int, dtype: str = "bf16") -> Body:
+    """A convolution whose stride is its kernel, the result as [batch, patches, n]."""
+    g = size // patch
+    b, t, o = axes(batch, g * g, n)
+    c, y, x = axes(channels, patch, patch, name="r")
+    image = load(0, (b, c, iadd(imul(idiv(t, g), patch), y), iadd(imul(imod(t, g), patch), x)), dtype)
+    weight = load(1, (o, c, y, x), dtype)
+    value = fold("sum", c, fold("sum", y, fold("sum", x, scalar("mul", image, weight), dtype), dtype), dtype)
+    value = scalar("add", value, load(2, (o,), dtype))
+    return body(
+        [Out((b, t, o), (b, t, o), value, tensor(dtype, batch, g * g, n))],
+        [tensor(dtype, batch, channels, size, size), tensor(dtype, n, channels, patch, patch), tensor(dtype, n)],
+    )
+
+
+def dequant(m: Extent, n: Extent, k: Extent, dtype: str = "bf16") -> Body:
+    """x * (int8 weight * scale of its row).T, the scale applied on load."""
+    i, j = axes(m, n)
+    r = ax("r", extent(k))
+    w = scalar("mul", cast(load(1, (j, r), "i8"), "f32"), load(2, (j,), dtype))
+    value = fold("sum", r, scalar("mul", load(0, (i, r), dtype), w), dtype)
+    return body(
+        [Out((i, j), (i, j), value, Tensor(dtype, (i.extent, j.extent)))],
+        [Tensor(dtype, (i.extent, r.extent)), Tensor("i8", (j.extent, r.extent)), Tensor(dtype, (j.extent,))],
+    )
+
+
+def attention(batch: Extent, heads: int, kv_heads: int, queries: Extent, keys: Extent, dim: int, value_dim: int | None = None,
+              dtype: str = "bf16", causal: bool = False, mask: str = "", token_major: bool = False) -> Body:  # fmt: skip
+    """softmax(q * k.T / sqrt(dim) + mask) * v as two online sums.  `mask`: `add` an additive [queries, keys] tensor.
+    `token_major` stores [batch, queries, heads, value_dim]."""
+    dv = value_dim or dim
+    b, h, i, c = axes(batch, heads, queries, dv)
+    t, d = ax("t", extent(keys)), ax("d", dim)
+    kv = idiv(h, heads // kv_heads)
+    q, k = load(0, (b, h, i, d), dtype), load(1, (b, kv, t, d), dtype)
+    score = scalar("mul", fold("sum", d, scalar("mul", q, k), dtype), f32(dim**-0.5))
+    slots = [tensor(dtype, batch, heads, queries, dim), tensor(dtype, batch, kv_heads, keys, dim),
+             tensor(dtype, batch, kv_heads, keys, dv)]  # fmt: skip
+    if causal:
+        score = scalar("where", scalar("le", t, i), score, f32(float("-inf")))
+    if mask == "add":
+        slots.append(tensor(dtype, queries, keys))
+        score = scalar("add", score, load(3, (i, t), dtype))
+    value = scalar("div", online(t, score, load(2, (b, kv, t, c), dtype), dtype), online(t, score, f32(1.0), dtype))
+    if token_major:
+        order, shape = (b, i, h, c), (batch, queries, heads, dv)
+    else:
+        order, shape = (b, h, i, c), (batch, heads, queries, dv)
+    return body([Out(order, order, value, tensor(dtype, *shape))], slots)
