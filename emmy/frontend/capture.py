@@ -1,0 +1,231 @@
+"""Capture: run PyTorch's exporter, then convert what it returns into a `Program`.
+
+`torch.export` gives the pre-dispatch graph; `run_decompositions({})` with an empty table makes it functional (views and
+in-place operations become values) and keeps every composite operation that does not alias its operands: linear,
+matmul, layer_norm, rms_norm, softmax, scaled_dot_product_attention … stay whole.  Only aliases (flatten, chunk, mT) are
+spelled by their primitive forms.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from emmy.errors import EmmyError, UnsupportedError, UsageError
+from emmy.frontend.fx import Walk, live, refs
+from emmy.frontend.program import Program
+from emmy.frontend.symbolic import SizeNames
+from emmy.ir.graph import Graph, Input, InputKind, Output, Ref, ScalarInput, SizeVar
+
+
+def as_module(function: Callable[..., Any]) -> nn.Module:
+    """A module whose forward is `function`, with its parameter names."""
+    if isinstance(function, nn.Module):
+        return function
+    signature = inspect.signature(function)
+    self_ = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    parameters = [p.replace(kind=inspect.Parameter.POSITIONAL_ONLY) if p.kind is p.POSITIONAL_ONLY else p
+                  for p in signature.parameters.values()]  # fmt: skip
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    forward.__signature__ = signature.replace(parameters=[self_, *parameters])  # type: ignore[attr-defined]
+    made = type(getattr(function, "__name__", "function"), (nn.Module,), {"forward": forward})()
+    assert isinstance(made, nn.Module)
+    return made
+
+
+def capture(
+    module_or_fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    name: str = "",
+) -> Program:
+    """The program of a module or function on example arguments.
+
+    Args:
+        module_or_fn: `nn.Module` or a function of tensors.  A module is captured in the mode (train or eval) it is in.
+        args, kwargs: example arguments, any pytree; numbers are baked in.
+        dynamic_shapes: as `torch.export.export` takes it.
+    Raises:
+        UnsupportedError: control flow or sizes that depend on data, complex or sparse tensors; names the user's line.
+        UsageError: the module does not run on these arguments.
+    """
+    module = as_module(module_or_fn)
+    with _quiet():
+        exported = _export(module, args, dict(kwargs or {}), dynamic_shapes)
+    return from_exported(exported, args, dict(kwargs or {}), module, name or _name_of(module_or_fn))
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    return str(getattr(fn, "__name__", type(fn).__name__))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter warns about its own internals; none of it is for our user."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> Any:
+    from torch._dynamo.exc import UserError
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    try:
+        return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+    except GuardOnDataDependentSymNode as e:
+        raise UnsupportedError(
+            f"control flow that depends on data at {_user_line(e)}", "use torch.where, or compute it outside the model"
+        ) from e
+    except UserError as e:
+        raise UsageError(f"torch.export: {_first_line(e)} at {_user_line(e)}", "see dynamic_shapes and the inputs") from e
+    except EmmyError:
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AttributeError) as e:
+        raise UsageError(
+            f"the model cannot be captured on these inputs: {type(e).__name__}: {_first_line(e)}",
+            f"at {_user_line(e)}",
+        ) from e
+
+
+def _first_line(e: BaseException) -> str:
+    return str(e).strip().split("\n")[0]
+
+
+def _user_line(e: BaseException) -> str:
+    """`file:line: code` of the innermost frame that is not PyTorch's."""
+    import os
+    import traceback
+
+    library = os.path.dirname(torch.__file__) + os.sep
+    here = os.path.dirname(__file__) + os.sep
+    frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith((library, here))]
+    if not frames:
+        return "an unknown line"
+    return f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line or ''}".removesuffix(": ")
+
+
+def from_exported(
+    exported: torch.export.ExportedProgram,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    module: Callable[..., Any] | None = None,
+    name: str = "",
+    notes: tuple[str, ...] = (),
+) -> Program:
+    """The program of an exported one; example arguments default to those that were saved with it."""
+    if not args and not kwargs and exported.example_inputs is not None:
+        args, kwargs = exported.example_inputs
+    with _quiet():
+        functional = exported.run_decompositions({})
+    walk = Walk(SizeNames())
+    constants: dict[str, torch.Tensor] = {}
+    inputs, signature = _inputs(functional, walk, constants)
+    extra: list[Input] = []
+
+    def constant(target: str, tensor: torch.Tensor) -> str:
+        given = walk._name("c_" + target.replace(".", "_"))
+        extra.append(Input(given, walk.tensor(tensor, target), "constant", target))
+        constants[target] = tensor
+        return given
+
+    walk.get_constant = constant
+    results = walk.run(functional.graph_module)
+    outputs = _outputs(functional, results, {i.target: i.name for i in inputs}, {i.name for i in inputs})
+    roots = {r for o in outputs for r in refs(o.value)} | {o.mutates for o in outputs if o.mutates}
+    nodes = live(walk.nodes, roots)
+    used = roots | {r for n in nodes for r in refs((*n.args, *(v for _, v in n.kwargs)))}
+    kept = tuple(i for i in (*inputs, *extra) if i.kind == "user" or i.name in used)
+    weights = {i.target: _value(functional, constants, i.target) for i in kept if i.kind != "user"}
+    sizes = _sizes(functional, walk.sizes)
+    graph = Graph(kept, tuple(nodes), outputs, sizes)
+    in_spec, out_spec = exported.call_spec.in_spec, exported.call_spec.out_spec
+    return Program(
+        graph, weights, tuple(args), module, name, notes, dict(kwargs or {}), signature, in_spec, out_spec
+    )  # fmt: skip
+
+
+def _value(exported: Any, constants: Mapping[str, torch.Tensor], target: str) -> torch.Tensor:
+    for table in (exported.state_dict, exported.constants, constants):
+        value = table.get(target)
+        if isinstance(value, torch.Tensor):
+            return value.detach()
+    raise UnsupportedError(f"the exported program lacks the value of {target}", "export the model again")
+
+
+def _inputs(
+    exported: Any, walk: Walk, constants: dict[str, torch.Tensor]
+) -> tuple[list[Input], tuple[Input | ScalarInput, ...]]:
+    from torch.export.graph_signature import ConstantArgument, InputKind as Kind, TensorArgument
+
+    kinds: dict[Any, InputKind] = {
+        Kind.USER_INPUT: "user",
+        Kind.PARAMETER: "parameter",
+        Kind.BUFFER: "buffer",
+        Kind.CONSTANT_TENSOR: "constant",
+    }
+    holders = [n for n in exported.graph.nodes if n.op == "placeholder"]
+    inputs: list[Input] = []
+    signature: list[Input | ScalarInput] = []
+    for spec, node in zip(exported.graph_signature.input_specs, holders, strict=True):
+        name = walk._name(node.name)
+        if isinstance(spec.arg, ConstantArgument):
+            walk.values[node] = spec.arg.value
+            signature.append(ScalarInput(name, spec.arg.value))
+            continue
+        kind = kinds.get(spec.kind)
+        if kind is None or not isinstance(spec.arg, TensorArgument):
+            raise UnsupportedError(
+                f"input {name} is a {type(spec.arg).__name__.removesuffix('Argument')} of kind {spec.kind.name.lower()}",
+                "inputs are tensors, and numbers that stay the same",
+            )
+        target = "" if kind == "user" else spec.target or ""
+        made = Input(name, walk.tensor(node.meta["val"], f"input {name}"), kind, target)
+        walk.values[node] = Ref(name)
+        inputs.append(made)
+        if kind == "user":
+            signature.append(made)
+    return inputs, tuple(signature)
+
+
+def _outputs(
+    exported: Any, results: list[Any], by_target: Mapping[str, str], names: set[str]
+) -> tuple[Output, ...]:
+    from torch.export.graph_signature import OutputKind
+
+    outputs: list[Output] = []
+    for spec, value in zip(exported.graph_signature.output_specs, results, strict=True):
+        if value is not None and not isinstance(value, Ref | int | float | bool):
+            raise UnsupportedError(f"the result {value} is a size or a structure", "return tensors")
+        if spec.kind is OutputKind.USER_OUTPUT:
+            outputs.append(Output(value))
+        elif spec.kind is OutputKind.BUFFER_MUTATION:
+            outputs.append(Output(value, by_target[spec.target]))
+        elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+            assert spec.target in names
+            outputs.append(Output(value, spec.target))
+        else:
+            raise UnsupportedError(f"a result of kind {spec.kind.name.lower()}", "export the forward pass alone")
+    return tuple(outputs)
+
+
+def _sizes(exported: Any, names: SizeNames) -> tuple[SizeVar, ...]:
+    """Bounds of the symbolic sizes that the graph mentions."""
+    ranges = {str(symbol): bounds for symbol, bounds in exported.range_constraints.items()}
+    out: list[SizeVar] = []
+    for symbol, name in names.names.items():
+        bounds = ranges.get(symbol)
+        low = int(bounds.lower) if bounds is not None and bounds.lower.is_Integer else 0
+        high = int(bounds.upper) if bounds is not None and bounds.upper.is_Integer else None
+        out.append(SizeVar(name, low, high, names.examples[name]))
+    return tuple(out)
