@@ -1,0 +1,82 @@
+"""Run one Torch IR node with PyTorch: a launch that we do not compile, and the step of the reference interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from emmy.errors import UnsupportedError
+from emmy.frontend.dtypes import TO_TORCH
+from emmy.frontend.symbolic import evaluate
+from emmy.ir.dtype import DTYPES, register
+from emmy.ir.graph import Node, Ref
+from emmy.ir.loop import Expr
+
+
+def operation(op: str) -> torch._ops.OpOverload:
+    """The overload that `aten.add.Tensor` names; UnsupportedError where this PyTorch has none."""
+    found: Any = torch.ops
+    for part in op.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, torch._ops.OpOverload):
+        raise UnsupportedError(f"this PyTorch ({torch.__version__}) has no operation {op}")
+    return found
+
+
+def run_node(
+    node: Node,
+    tensors: Sequence[torch.Tensor],
+    sizes: Mapping[str, int],
+    device: torch.device | str | None = None,
+    widen: torch.dtype | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """Results of a node, contiguous.
+
+    Args:
+        tensors: what the node's references stand for, in the order of `fx.node_refs` (repeats kept).
+        sizes: values of the symbolic sizes in the arguments.
+        device: where an operation without tensor operands makes its result; the operands' device else.
+        widen: replaces every floating element type among the arguments (the float64 reference).
+    """
+    op = operation(node.op)
+    values = iter(tensors)
+    args = [_value(a, values, sizes, widen) for a in node.args]
+    kwargs = {k: _value(v, values, sizes, widen) for k, v in node.kwargs}
+    names = {a.name for a in op._schema.arguments}
+    if not tensors and "device" in names:
+        kwargs["device"] = device
+    if widen is not None:
+        _widen_defaults(node, names, kwargs, widen, bool(tensors))
+    with torch.no_grad():
+        result = op(*args, **kwargs)
+    found = (result,) if isinstance(result, torch.Tensor) else tuple(r for r in result if isinstance(r, torch.Tensor))
+    return tuple(r.contiguous() for r in found)
+
+
+def _value(arg: object, values: Iterator[torch.Tensor], sizes: Mapping[str, int], widen: torch.dtype | None) -> Any:
+    """A Torch IR argument as PyTorch takes it.  No ATen string argument spells an element type of ours."""
+    if isinstance(arg, Ref):
+        return next(values)
+    if isinstance(arg, tuple):
+        return [_value(a, values, sizes, widen) for a in arg]
+    if isinstance(arg, Expr):
+        return evaluate(arg, sizes)
+    if isinstance(arg, str) and arg in TO_TORCH:
+        return widen if widen is not None and DTYPES[arg].kind == "float" else TO_TORCH[arg]
+    return arg
+
+
+def _widen_defaults(node: Node, names: set[str], kwargs: dict[str, Any], widen: torch.dtype, has_tensors: bool) -> None:
+    """Defaults that follow the element type: a factory's result type, and RMSNorm's eps."""
+    floating = DTYPES[node.results[0].dtype].kind == "float"
+    if "dtype" in names and "dtype" not in kwargs and not has_tensors and floating:
+        kwargs["dtype"] = widen
+    if node.op == "aten.rms_norm.default" and "eps" not in kwargs and (len(node.args) < 4 or node.args[3] is None):
+        kwargs["eps"] = rms_norm_eps(node.results[0].dtype)
+
+
+def rms_norm_eps(dtype: str) -> float:
+    """`eps` of `aten.rms_norm` where the program gives none: the spacing around 1 of the type that it computes in."""
+    return DTYPES[register(dtype)].epsilon
