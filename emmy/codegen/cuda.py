@@ -155,7 +155,8 @@ class _Printer:
         pad = "    " * depth
         if s.unroll != 1:
             yield pad + ("#pragma unroll" if s.unroll == 0 else f"#pragma unroll {s.unroll}")
-        step = f"++{s.var.name}" if isinstance(s.step, Lit) and s.step.value == 1 else f"{s.var.name} += {self.x(s.step)}"
+        one = isinstance(s.step, Lit) and s.step.value == 1
+        step = f"++{s.var.name}" if one else f"{s.var.name} += {self.x(s.step)}"
         head = f"{CTYPE[s.var.type]} {s.var.name} = {self.x(s.start)}; {s.var.name} < {self.x(s.stop, 8)}; {step}"
         yield f"{pad}for ({head}) {{"
         yield from self.block(s.body, depth + 1)

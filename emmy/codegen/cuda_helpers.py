@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 _F = "static __device__ __forceinline__"
-HELPERS: Final[dict[str, str]] = {
+_FUNCTIONS: Final[dict[str, str]] = {
     "EMMY_INF": "#define EMMY_INF __int_as_float(0x7f800000)",
     "EMMY_NAN": "#define EMMY_NAN __int_as_float(0x7fffffff)",
     # raw bits <-> f32
@@ -225,7 +225,8 @@ def _mma(name: str, t: str) -> str:
 }}"""
 
 
-HELPERS |= {f"mma_m16n8k16_{t}": _mma(f"mma_m16n8k16_{t}", t) for t in ("bf16", "f16")}
+_MMA: Final = {f"mma_m16n8k16_{t}": _mma(f"mma_m16n8k16_{t}", t) for t in ("bf16", "f16")}
+HELPERS: Final[dict[str, str]] = {**_FUNCTIONS, **_MMA}
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 

@@ -17,7 +17,7 @@ CTYPE: Final[dict[str, str]] = {
     "u8": "unsigned char", "bool": "bool", "u32": "unsigned", "u64": "unsigned long long",
     "bf16": "unsigned short", "f16": "unsigned short", "f8e4m3": "unsigned char", "f8e5m2": "unsigned char",
 }  # fmt: skip
-_UNSIGNED: Final = {"i64": "unsigned long long", "i32": "unsigned", "i16": "unsigned", "i8": "unsigned", "u8": "unsigned"}
+_UNSIGNED: Final = {"i64": "unsigned long long", **dict.fromkeys(("i32", "i16", "i8", "u8"), "unsigned")}
 
 
 def _wrap(sign: str) -> Spelling:

@@ -1,0 +1,127 @@
+"""From accumulators to results: the body's expression at each point of a tile, two neighbours along n at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from emmy.codegen.expr import Code, add, both, convert, elem, i32, lt
+from emmy.codegen.families.frame import Env, Frame, Known, clamp
+from emmy.ir.dtype import DTYPES, register
+from emmy.ir.kernel import LoadVector, Place, StoreVector, X
+from emmy.ir.loop import Ax, Const, Expr, Load, Op, Out, const
+from emmy.ir.views.access import vector_load, whole_chunks
+from emmy.ir.views.affine import affine, chunked, offset, offset_form
+from emmy.ir.views.product import outside_folds
+
+# values of the accumulators: node -> the value of element e (0 … width-1) of the group
+Held = Mapping[Expr, Sequence[X]]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of the output tile: its axes, how many points there are, and whether tiles never pass the end."""
+
+    axes: tuple[Ax, ...]
+    total: X
+    fits: bool
+
+
+class Epilogue:
+    """Stores groups of `width` neighbours along n: one vector access where the result allows it."""
+
+    def __init__(self, frame: Frame, outs: Sequence[Out], m: Side, n: Side, batch: Env, width: int) -> None:
+        self.f, self.outs, self.m, self.n, self.batch, self.width = frame, outs, m, n, batch, width
+        self.whole = whole_chunks(n.axes, width)
+        self.vectors = [self._vector(o) for o in outs]
+        nodes = dict.fromkeys(x for o in outs for x in outside_folds(o.value))
+        self.loads = [
+            x for x in nodes
+            if isinstance(x, Load) and self.whole and vector_load(x, frame.body, n.axes, width)
+            and 4 <= width * DTYPES[x.dtype].bytes <= 16
+        ]  # fmt: skip
+
+    def _vector(self, out: Out) -> bool:
+        form = offset_form(out.index, out.tensor.shape)
+        bytes = self.width * DTYPES[out.tensor.dtype].bytes
+        if form is None or not self.whole or not 4 <= bytes <= 16 or self.width == 1:
+            return False
+        return chunked(form, self.n.axes[-1], self.width, [a for a, _ in form.strides])
+
+    def store(
+        self, code: Code, m: X, n: X, held: Held, scalars: Callable[[Code, int], Known], pick: Callable[[Expr], bool] | None = None
+    ) -> None:  # fmt: skip
+        """Evaluate and store the group that begins at linear point (m, n); `scalars(code, e)` are element e's."""
+        inside = both(None if self.m.fits else lt(m, self.m.total), None if self.n.fits else lt(n, self.n.total))
+        if self.whole or self.n.fits or self.width == 1:
+            with code.when(inside) as c:
+                self._group(c, m, n, held, scalars)
+            return
+        with code.when(None if self.m.fits else lt(m, self.m.total)) as c:
+            for e in range(self.width):
+                with c.when(lt(add(n, e), self.n.total)) as one:
+                    self._element(one, m, add(n, e), e, held, scalars)
+
+    def _env(self, m: X, n: X) -> dict[Ax, X]:
+        return {**self.batch, **self.f.decode(m, self.m.axes), **self.f.decode(n, self.n.axes)}
+
+    def _group(self, c: Code, m: X, n: X, held: Held, scalars: Callable[[Code, int], Known]) -> None:
+        first = self._env(m, n)
+        raw = {}
+        for node in self.loads:
+            form = affine(node, self.f.body.slots[node.slot])
+            assert form is not None
+            raw[node] = c.declare("raw", node.dtype, count=self.width)
+            place = self.f.at(node.slot, self.f.offset(form, first, node.slot))
+            c.emit(LoadVector(raw[node].name, i32(0), self.width, place))
+        arrays = [c.declare("packed", o.tensor.dtype, count=self.width) if v else None
+                  for o, v in zip(self.outs, self.vectors, strict=True)]  # fmt: skip
+        for e in range(self.width):
+            if self.whole and self.n.axes:
+                env = dict(first)
+                env[self.n.axes[-1]] = add(env[self.n.axes[-1]], e)
+            else:
+                env = self._env(m, add(n, e))
+            loads = {x: convert(elem(a, e), register(x.dtype)) for x, a in raw.items()}
+            known = {**scalars(c, e), **{x: v[e] for x, v in held.items()}, **loads}
+            for k, out in enumerate(self.outs):
+                value = self.f.value(c, out.value, env, known)
+                array = arrays[k]
+                if array is not None:
+                    c.assign(elem(array, e), convert(value, out.tensor.dtype))
+                else:
+                    c.store(self._place(k, env), value)
+        for k, array in enumerate(arrays):
+            if array is not None:
+                c.emit(StoreVector(self._place(k, first), array.name, i32(0), self.width))
+
+    def _element(
+        self, c: Code, m: X, n: X, e: int, held: Held, scalars: Callable[[Code, int], Known]
+    ) -> None:
+        env = self._env(m, n)
+        known = {**scalars(c, e), **{x: v[e] for x, v in held.items()}}
+        for k, out in enumerate(self.outs):
+            c.store(self._place(k, env), self.f.value(c, out.value, env, known))
+
+    def _place(self, k: int, env: Env) -> Place:
+        """Where the result's element lies; store indices are arithmetic on axes only."""
+        out = self.outs[k]
+        n = 1
+        for x in out.tensor.shape:
+            n = n * int(x.value) if isinstance(x, Const) and n else 0
+        type = "i64" if n == 0 or n >= 2**31 else "i32"
+        return Place("global", self.f.scalars.result(k), (self._integer(offset(out.index, out.tensor.shape), env, type),),
+                     out.tensor.dtype)  # fmt: skip
+
+    def _integer(self, e: Expr, env: Env, type: str) -> X:
+        if isinstance(e, Ax):
+            return convert(env[e], type)
+        if isinstance(e, Op) and e.name in ("add", "mul", "floordiv", "mod"):
+            from emmy.codegen.expr import div, mod, mul
+
+            word = {"add": add, "mul": mul, "floordiv": div, "mod": mod}[e.name]
+            return word(self._integer(e.args[0], env, type), self._integer(e.args[1], env, type))
+        return convert(self.f.count(e), type)
+
+
+__all__ = ["Epilogue", "Held", "Side", "clamp", "const"]

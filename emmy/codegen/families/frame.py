@@ -1,0 +1,118 @@
+"""What the tiled families share: linear indices and axes, operand parameters, and clamped element-wise evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from emmy.codegen.expr import Code, Names, add, convert, div, i32, mod, mul
+from emmy.codegen.scalar import Scalars
+from emmy.ir.kernel import Lit, Param, Place, Select, Var, X
+from emmy.ir.loop import Ax, Body, Const, Expr, Op, Size, const
+from emmy.ir.views.affine import Affine, affine
+
+Env = Mapping[Ax, X]
+Known = Mapping[Expr, X]
+LARGE = 2**31
+
+
+class Frame:
+    """One kernel under construction: its parameters, names and the way to evaluate Loop IR in it."""
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+        self.scalars = Scalars(body)
+        self.names: Names = self.scalars.names
+        self.params: tuple[Param, ...] = self.scalars.params
+        self.code = Code(self.names)
+
+    # -- integers
+
+    def count(self, e: Expr) -> X:
+        """An extent or a stride as an i32 value."""
+        if isinstance(e, Const):
+            return i32(int(e.value))
+        if isinstance(e, Size):
+            return convert(Var(self.scalars.size(e.name), "i64"), "i32")
+        if isinstance(e, Op) and e.name in ("add", "mul", "floordiv", "mod"):
+            word = {"add": add, "mul": mul, "floordiv": div, "mod": mod}[e.name]
+            return word(self.count(e.args[0]), self.count(e.args[1]))
+        raise TypeError(f"no extent: {e.text}")
+
+    def total(self, axes: Sequence[Ax]) -> X:
+        """The number of points of some axes."""
+        n: X = i32(1)
+        for a in axes:
+            n = mul(n, self.count(a.extent))
+        return n
+
+    def decode(self, linear: X, axes: Sequence[Ax]) -> dict[Ax, X]:
+        """The axes of a mixed-radix index, the last one fastest."""
+        env: dict[Ax, X] = {}
+        for a in reversed(axes[1:]):
+            env[a] = mod(linear, self.count(a.extent))
+            linear = div(linear, self.count(a.extent))
+        if axes:
+            env[axes[0]] = linear
+        return env
+
+    # -- memory
+
+    def wide(self, slot: int) -> bool:
+        """True when element offsets of the operand may not fit 32 bits."""
+        n = 1
+        for e in self.body.slots[slot].shape:
+            if not isinstance(e, Const):
+                return True
+            n *= int(e.value)
+        return n >= LARGE
+
+    def form(self, load: object) -> Affine | None:
+        from emmy.ir.loop import Load
+
+        return affine(load, self.body.slots[load.slot]) if isinstance(load, Load) else None
+
+    def offset(self, form: Affine, env: Env, slot: int, axes: Sequence[Ax] | None = None, base: bool = True) -> X:
+        """The part of an element offset that some axes (all where None) make; with `base`, the constant too."""
+        type = "i64" if self.wide(slot) else "i32"
+        total: X = convert(self.count(form.base), type) if base else Lit(0, type)
+        for a, s in form.strides:
+            if axes is None or a in axes:
+                total = add(total, mul(convert(env[a], type), convert(self.count(s), type)))
+        return total
+
+    def at(self, slot: int, index: X) -> Place:
+        return Place("global", self.scalars.operand(slot), (index,), self.body.slots[slot].dtype)
+
+    def value(self, code: Code, e: Expr, env: Env, known: Known) -> X:
+        """`e` at the point `env`; nodes in `known` are held by those values already."""
+        return self.scalars.value(code, e, env, known)
+
+
+def merged_stride(form: Affine, axes: Sequence[Ax]) -> Expr | None:
+    """The stride of the linear index over `axes`, where each axis continues the one inside it; None where one does not."""
+    from emmy.ir.build import imul
+
+    if not axes:
+        return const(0)
+    inner = axes[-1]
+    for a in reversed(axes[:-1]):
+        if form.stride(a) is not imul(form.stride(inner), inner.extent):
+            return None
+        inner = a
+    return form.stride(axes[-1])
+
+
+def clamp(index: X, total: X) -> X:
+    """min(index, total - 1): reads past the end repeat the last element."""
+    last = add(total, -1)
+    return Select(_less(index, total), index, last, index.type)
+
+
+def _less(a: X, b: X) -> X:
+    from emmy.codegen.expr import lt
+
+    return lt(a, b)
+
+
+def static(x: X) -> int | None:
+    return int(x.value) if isinstance(x, Lit) else None

@@ -1,0 +1,253 @@
+"""Moves tiles of contraction operands into shared memory.
+
+A tile is `rows` elements of a part's own linear index by `depth` elements of the summed one.  In shared memory it is
+[rows][depth] (`layout` k) or [depth][rows] (`layout` own), swizzled or padded; `run` is the side along which global
+memory is contiguous.  Two transports:
+
+- async: the part is a plain load; every 16-byte chunk is one cp.async, zeros where it lies outside;
+- sync: raw chunks are read into registers early (`issue`), the part's arithmetic is done and the result stored to
+  shared memory late (`finish`), so that the reads overlap the products in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from emmy.codegen.expr import (
+    TID, Code, add, both, convert, div, elem, i32, lt, mod, mul, select, shared_at,
+)  # fmt: skip
+from emmy.codegen.families.frame import Env, Frame, Known, clamp, merged_stride, static
+from emmy.ir.dtype import DTYPES, register
+from emmy.ir.kernel import AsyncCopy, Buffer, Elem, Layout, Lit, LoadVector, StoreVector, Var, X
+from emmy.ir.loop import Ax, Load
+from emmy.ir.views.access import Side, vector_load, whole_chunks
+from emmy.ir.views.affine import affine
+from emmy.ir.views.product import Part
+
+Scalars = Callable[[Code, X], Known]
+
+
+def swizzled(columns: int, bytes: int) -> Layout:
+    """The layout without bank conflicts for ldmatrix on rows of `columns` elements (a multiple of 16 bytes)."""
+    chunks = columns * bytes // 16
+    s = 1
+    while s < 8 and chunks % (2 * s) == 0:
+        s *= 2
+    return Layout(0, s, {8: 0, 4: 1, 2: 2, 1: 0}[s]) if s > 1 else Layout()
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What is staged: see the module's text.  `stages` buffers make the ring."""
+
+    name: str
+    part: Part
+    own: tuple[Ax, ...]
+    k: tuple[Ax, ...]
+    rows: int
+    depth: int
+    dtype: str
+    run: Side
+    layout: Side
+    transport: Literal["async", "sync"]
+    stages: int
+    shared: Layout
+
+    @property
+    def buffer(self) -> Buffer:
+        inner = (self.rows, self.depth) if self.layout == "k" else (self.depth, self.rows)
+        return Buffer(f"{self.name}_tile", self.dtype, (self.stages, *inner), self.shared)
+
+
+class Stager:
+    """Emits the copies of one tile.  `own0` is the first own index of the block, `batch` the batch axes' values."""
+
+    def __init__(
+        self, frame: Frame, tile: Tile, threads: int, own0: X, batch: Env, scalars: Scalars, fixed_k: bool = False
+    ) -> None:
+        self.f, self.t, self.threads = frame, tile, threads
+        self.own0, self.batch, self.scalars = own0, batch, scalars
+        self.own_total, self.k_total = frame.total(tile.own), frame.total(tile.k)
+        self.own_fits = self._fits(self.own_total, tile.rows)
+        self.k_fits = self._fits(self.k_total, tile.depth)
+        along, lines = (tile.depth, tile.rows) if tile.run == "k" else (tile.rows, tile.depth)
+        chunk = 16 // DTYPES[tile.dtype].bytes
+        while along % chunk:
+            chunk //= 2
+        self.chunk, self.per_line, self.lines = chunk, along // chunk, lines
+        self.chunks = self.per_line * lines
+        self.rounds = -(-self.chunks // threads)
+        self.buffer = tile.buffer
+        self.raw: dict[Load, tuple[Var, int]] = {}
+        self.rows: Var | None = None
+
+    @staticmethod
+    def _fits(total: X, tile: int) -> bool:
+        n = static(total)
+        return n is not None and n % tile == 0
+
+    # -- where thread and round are
+
+    def _where(self, i: X) -> tuple[X, X, X | None]:
+        """(line, first element along the run, guard) of the thread's chunk in round i."""
+        id = add(TID, mul(i, self.threads))
+        guard = None if self.chunks % self.threads == 0 else lt(id, self.chunks)
+        if self.t.layout == self.t.run:
+            return div(id, self.per_line), mul(mod(id, self.per_line), self.chunk), guard
+        return mod(id, self.lines), mul(div(id, self.lines), self.chunk), guard
+
+    def _indices(self, line: X, first: X, k0: X) -> tuple[X, X]:
+        """Linear (own, k) of the chunk's first element."""
+        if self.t.run == "k":
+            return add(self.own0, line), add(k0, first)
+        return add(self.own0, first), add(k0, line)
+
+    # -- set-up before the loop over k
+
+    def setup(self, code: Code) -> None:
+        if self.t.transport == "async":
+            self._setup_async(code)
+            return
+        run = self.t.k if self.t.run == "k" else self.t.own
+        if not whole_chunks(run, self.chunk):
+            return
+        for node in self.t.part.loads:
+            if vector_load(node, self.f.body, run, self.chunk):
+                array = code.declare(f"{self.t.name}_raw", node.dtype, count=self.rounds * self.chunk)
+                self.raw[node] = (array, DTYPES[node.dtype].bytes * self.chunk)
+
+    def _setup_async(self, code: Code) -> None:
+        """The offset that the own index makes, once a round: it stays while k advances."""
+        node = self.t.part.plain
+        assert node is not None
+        form = self.f.form(node)
+        assert form is not None
+        type = "i64" if self.f.wide(node.slot) else "i32"
+        self.rows = code.declare(f"{self.t.name}_base", type, count=self.rounds)
+        rest = [a for a, _ in form.strides if a not in self.t.k]
+        with code.loop("i", self.rounds, unroll=0) as (c, i):
+            line, first, _ = self._where(i)
+            own, _ = self._indices(line, first, i32(0))
+            env = {**self.batch, **self.f.decode(own, self.t.own)}
+            c.assign(elem(self.rows, i), self.f.offset(form, env, node.slot, rest))
+
+    # -- the copies
+
+    def issue(self, code: Code, slot: X, k0: X) -> None:
+        """Start moving the tile that begins at k0 into ring buffer `slot`."""
+        if self.t.transport == "async":
+            self._issue_async(code, slot, k0)
+        elif self.raw:
+            self._issue_raw(code, k0)
+
+    def finish(self, code: Code, slot: X, k0: X) -> None:
+        """Complete the tile that `issue` started (nothing to do for asynchronous copies)."""
+        if self.t.transport == "sync":
+            self._finish_sync(code, slot, k0)
+
+    def _issue_async(self, code: Code, slot: X, k0: X) -> None:
+        node = self.t.part.plain
+        assert node is not None and self.rows is not None
+        form = self.f.form(node)
+        assert form is not None
+        stride = merged_stride(form, self.t.k)
+        with code.loop("i", self.rounds, unroll=0) as (outer, i):
+            line, first, guard = self._where(i)
+            own, k = self._indices(line, first, k0)
+            with outer.when(guard) as c:
+                start: X = elem(self.rows, i)
+                if stride is not None:
+                    start = add(start, mul(convert(k, start.type), convert(self.f.count(stride), start.type)))
+                else:
+                    env = self.f.decode(k, self.t.k)
+                    start = add(start, self.f.offset(form, env, node.slot, self.t.k, base=False))
+                inside = both(
+                    None if self.own_fits else lt(own, self.own_total), None if self.k_fits else lt(k, self.k_total)
+                )
+                dst = shared_at(self.buffer, slot, line, first)
+                c.emit(AsyncCopy(dst, self.f.at(node.slot, start), 16, inside))
+
+    def _start(self, line: X, first: X, k0: X) -> tuple[X, X]:
+        """Linear (own, k) of the chunk, moved inside the operand where it lies outside."""
+        own, k = self._indices(line, first, k0)
+        if not self.own_fits:
+            own = self._inside(own, self.own_total, self.t.run == "own")
+        if not self.k_fits:
+            k = self._inside(k, self.k_total, self.t.run == "k")
+        return own, k
+
+    def _inside(self, index: X, total: X, runs: bool) -> X:
+        """Whole chunks move as one: they lie inside, or the last one is read in their place."""
+        if not runs:
+            return clamp(index, total)
+        return select(lt(index, total), index, add(total, -self.chunk))
+
+    def _env(self, own: X, k: X) -> dict[Ax, X]:
+        return {**self.batch, **self.f.decode(own, self.t.own), **self.f.decode(k, self.t.k)}
+
+    def _issue_raw(self, code: Code, k0: X) -> None:
+        with code.loop("i", self.rounds, unroll=0) as (outer, i):
+            line, first, guard = self._where(i)
+            with outer.when(guard) as c:
+                own, k = self._start(line, first, k0)
+                env = self._env(own, k)
+                for node, (array, bytes) in self.raw.items():
+                    form = affine(node, self.f.body.slots[node.slot])
+                    assert form is not None
+                    start = c.let(f"{self.t.name}_at", self.f.offset(form, env, node.slot))
+                    piece = self.chunk if bytes <= 16 else self.chunk * 16 // bytes
+                    for p in range(0, self.chunk, piece):
+                        place = self.f.at(node.slot, add(start, p))
+                        c.emit(LoadVector(array.name, add(mul(i, self.chunk), p), piece, place))
+
+    def _finish_sync(self, code: Code, slot: X, k0: X) -> None:
+        packed = code.declare(f"{self.t.name}_pack", self.t.dtype, count=self.chunk)
+        whole = whole_chunks(self.t.k if self.t.run == "k" else self.t.own, self.chunk)
+        with code.loop("i", self.rounds, unroll=0) as (outer, i):
+            line, first, guard = self._where(i)
+            with outer.when(guard) as c:
+                known = self.scalars(c, line) if self.t.run == "k" else None
+                for e in range(self.chunk):
+                    mine = self.scalars(c, add(first, e)) if known is None else known
+                    value = self._element(c, i, line, first, e, k0, whole, mine)
+                    c.assign(elem(packed, e), convert(value, self.t.dtype))
+                self._store(c, packed, slot, line, first)
+
+    def _element(self, c: Code, i: X, line: X, first: X, e: int, k0: X, whole: bool, scalars: Known) -> X:
+        """The part's value at element e of the chunk; 0 past the end of k."""
+        runs_k = self.t.run == "k"
+        if whole:
+            own, k = self._start(line, first, k0)
+            env = self._env(own, k)
+            last = (self.t.k if runs_k else self.t.own)[-1]
+            env[last] = add(env[last], e)
+        else:
+            own, k = self._indices(line, add(first, e), k0)
+            own = own if self.own_fits else clamp(own, self.own_total)
+            k = k if self.k_fits else clamp(k, self.k_total)
+            env = self._env(own, k)
+        known = dict(scalars)
+        for node, (array, _) in self.raw.items():
+            known[node] = convert(Elem(array.name, add(mul(i, self.chunk), e), array.type), register(node.dtype))
+        value = self.f.value(c, self.t.part.value, env, known)
+        if self.k_fits:
+            return value
+        _, at = self._indices(line, add(first, e), k0)
+        return select(lt(at, self.k_total), value, Lit(0.0, value.type))
+
+    def _store(self, c: Code, packed: Var, slot: X, line: X, first: X) -> None:
+        if self.t.layout == self.t.run:
+            place = shared_at(self.buffer, slot, line, first)
+            c.emit(StoreVector(place, packed.name, i32(0), self.chunk))
+            return
+        for e in range(self.chunk):
+            c.store(shared_at(self.buffer, slot, add(first, e), line), elem(packed, e))
+
+
+def no_scalars(code: Code, row: X) -> Known:
+    return {}
+
+
+__all__ = ["Scalars", "Stager", "Tile", "no_scalars", "swizzled"]
