@@ -9,6 +9,7 @@ from emmy.ir.loop import Ax, Const, Expr, Load, Op, Size
 Range = tuple[int | None, int | None]
 NARROW = 2**31 - 2**22  # room for the threads of a last, partial block
 _INT_RANGE: dict[str, Range] = {"u8": (0, 255), "i8": (-128, 127), "i16": (-(2**15), 2**15 - 1), "bool": (0, 1)}
+_INTEGRAL = ("i64", "i32", "i16", "i8", "u8", "bool")
 
 
 class Ranges:
@@ -28,7 +29,7 @@ class Ranges:
     def narrow(self, e: Expr) -> bool:
         """True when every value fits 32 bits with room to spare."""
         low, high = self.of(e)
-        return low is not None and high is not None and -NARROW < low and high < NARROW
+        return low is not None and high is not None and low > -NARROW and high < NARROW
 
     def _of(self, e: Expr) -> Range:
         if isinstance(e, Const):
@@ -42,7 +43,7 @@ class Ranges:
             return _INT_RANGE.get(e.dtype, (None, None))
         if not isinstance(e, Op):
             return None, None
-        if e.name == "cast" and e.args[0].type in ("i64", "i32", "i16", "i8", "u8", "bool") and e.dtype in ("i64", "i32"):
+        if e.name == "cast" and e.args[0].type in _INTEGRAL and e.dtype in ("i64", "i32"):
             return self.of(e.args[0])
         if e.name in ("floordiv", "mod"):
             return self._divided(e)

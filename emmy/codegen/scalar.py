@@ -10,16 +10,19 @@ Index arithmetic is 32 bits wide where every operand and result has fewer than 2
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from emmy.codegen import folds
+from emmy.codegen.cuda_helpers import HELPERS
 from emmy.codegen.expr import (
-    Code, add, call, compare, convert, div, f32, global_at, mod, mul, negate, select, sub,
+    Code, Names, add, call, compare, convert, div, global_at, mod, mul, negate, select, sub,
 )  # fmt: skip
 from emmy.codegen.ranges import NARROW, Ranges
 from emmy.ir.dtype import DTYPES, register
-from emmy.ir.kernel import Assign, Bin, Call, Convert, Declare, If, Lit, Load as LoadX, Un, Var, X
+from emmy.ir.kernel import Assign, Bin, Call, Declare, If, Lit, Param, Un, Var, X
+from emmy.ir.kernel import Load as LoadX
 from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Scan, Size, Tensor
 
 _COMPARE = {"lt": "<", "le": "<=", "eq": "==", "ne": "!="}
@@ -69,19 +72,44 @@ class Scope:
 
 
 class Scalars:
-    """Translates the expressions of one kernel.
+    """Translates the expressions of one kernel, and names its parameters.
 
-    `operands[i]` is the parameter of slot i and `slots[i]` its tensor; a load with one index into a tensor of another
-    rank is a flat element index.  `limits` bounds symbolic sizes.
+    `operands[i]` names the parameter of slot i, `results[k]` that of result k (made up where left out).  A load with
+    one index into a tensor of another rank is a flat element index.  `limits` bounds symbolic sizes.
     """
 
     def __init__(
-        self, operands: Sequence[str], slots: Sequence[Tensor], results: Sequence[Tensor], limits: Mapping[str, int]
-    ) -> None:
-        self.operands, self.slots = operands, slots
-        self.ranges = Ranges(limits)
-        self.index_type = "i32" if all(self._small(t) for t in (*slots, *results)) else "i64"
+        self, body: Body, operands: Sequence[str] = (), results: Sequence[str] = (), limits: Mapping[str, int] | None = None
+    ) -> None:  # fmt: skip
+        self.body, self.slots = body, body.slots
+        self.names = Names(RESERVED)
+        self.operands = [self.names.fresh(identifier(n)) for n in operands or [f"x{i}" for i in range(len(self.slots))]]
+        self.results = [self.names.fresh(identifier(n)) for n in results or [f"y{k}" for k in range(len(body.outs))]]
+        self.sizes = {n: self.names.fresh(identifier(n)) for n in body.sizes}
+        self.ranges = Ranges(limits or {})
+        tensors = (*self.slots, *(o.tensor for o in body.outs))
+        self.index_type = "i32" if all(self._small(t) for t in tensors) else "i64"
         self._reads: dict[Expr, bool] = {}
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        """Operands in slot order, results in order, symbolic sizes in order of name."""
+        ins = [Param(n, t.dtype, "in") for n, t in zip(self.operands, self.slots, strict=True)]
+        outs = [Param(n, o.tensor.dtype, "out") for n, o in zip(self.results, self.body.outs, strict=True)]
+        return (*ins, *outs, *(Param(n, "i64", "size") for n in self.sizes.values()))
+
+    def operand(self, slot: int) -> str:
+        return self.operands[slot]
+
+    def result(self, k: int) -> str:
+        return self.results[k]
+
+    def size(self, name: str) -> str:
+        return self.sizes[name]
+
+    def value(self, code: Code, e: Expr, env: Mapping[Ax, X], known: Mapping[Expr, X]) -> X:
+        """`e` at the point `env`, as statements of `code`; nodes in `known` are held by those values already."""
+        return self.get(e, Scope(code, axes=dict(env), known=dict(known)))
 
     def _small(self, t: Tensor) -> bool:
         total = 1
@@ -96,9 +124,6 @@ class Scalars:
 
     def index(self, e: Expr, scope: Scope) -> X:
         """An integer as an index (of `index_type`)."""
-        return self._index(e, scope)
-
-    def _index(self, e: Expr, scope: Scope) -> X:
         if isinstance(e, Const):
             return Lit(int(e.value), self.index_type)
         if isinstance(e, Ax):
@@ -107,20 +132,21 @@ class Scalars:
         if known is not None:
             return convert(known, self.index_type)
         if isinstance(e, Size):
-            return convert(Var(e.name, "i64"), self.index_type)
+            return convert(Var(self.sizes[e.name], "i64"), self.index_type)
         if isinstance(e, Op) and e.dtype == "i64" and e.name in ("add", "mul", "sub"):
-            a, b = (self._index(x, scope) for x in e.args)
+            a, b = (self.index(x, scope) for x in e.args)
             if e.name == "add" and isinstance(b, Lit) and int(b.value) < 0:
                 return sub(a, -int(b.value))
             return {"add": add, "mul": mul, "sub": sub}[e.name](a, b)
         if isinstance(e, Op) and e.dtype == "i64" and e.name in ("floordiv", "mod"):
             return self._named(e, scope, self._quotient(e, scope))
-        return convert(self.value(e, scope), self.index_type)
+        return convert(self.get(e, scope), self.index_type)
 
     def _quotient(self, e: Op, scope: Scope) -> X:
         home = scope.home(e, self.reads(e))
-        a, b = (self._index(x, home) for x in e.args)
-        if (self.ranges.of(e.args[0])[0] or -1) >= 0 or self.ranges.of(e.args[0])[0] == 0:
+        a, b = (self.index(x, home) for x in e.args)
+        low = self.ranges.of(e.args[0])[0]
+        if low is not None and low >= 0:
             return div(a, b) if e.name == "floordiv" else mod(a, b)
         word = "floordiv_index" if e.name == "floordiv" else "floormod_index"
         return call(word, convert(a, self.index_type), convert(b, self.index_type), type=self.index_type)
@@ -140,7 +166,7 @@ class Scalars:
             known = self._reads[e] = isinstance(e, Load) or any(self.reads(c) for c in e.children)
         return known
 
-    def value(self, e: Expr, scope: Scope) -> X:
+    def get(self, e: Expr, scope: Scope) -> X:
         """The value of `e`, of its register type (an i64 whose range is small may come as i32)."""
         known = scope.look_up(e)
         if known is not None:
@@ -150,7 +176,7 @@ class Scalars:
         if isinstance(e, Ax):
             return scope.axis(e)
         if isinstance(e, Size):
-            return Var(e.name, "i64")
+            return Var(self.sizes[e.name], "i64")
         home = scope.home(e, self.reads(e))
         if isinstance(e, Load):
             value: X = self.load(e, home)
@@ -192,7 +218,7 @@ class Scalars:
             return self._where(e, scope)
         if e.name == "cast":
             return self._cast(e, scope)
-        args = [self.value(a, scope) for a in e.args]
+        args = [self.get(a, scope) for a in e.args]
         if e.name in _COMPARE and e.args[0].type == "i64":
             x = compare(_COMPARE[e.name], *_same_width(args[0], args[1]))
             return x if isinstance(x, Lit) else scope.code.let_numbered("v", x)
@@ -245,7 +271,7 @@ class Scalars:
         return max(types, key=lambda t: DTYPES[t].bits if DTYPES[t].kind == "int" else 0)
 
     def _cast(self, e: Op, scope: Scope) -> X:
-        x = self.value(e.args[0], scope)
+        x = self.get(e.args[0], scope)
         if e.dtype in ("bf16", "f16", "f8e4m3", "f8e5m2"):
             return scope.code.let_numbered("v", call(f"round_{e.dtype}", _as(x, "f32"), type="f32"))
         if x.type == e.type or (e.type == "i64" and x.type == "i32" and self.ranges.narrow(e)):
@@ -277,13 +303,13 @@ class Scalars:
 
     def _where(self, e: Op, scope: Scope) -> X:
         cond, yes, no = e.args
-        c = _as(self.value(cond, scope), "bool")
+        c = _as(self.get(cond, scope), "bool")
         known = [scope.look_up(b) is not None or self.safe(b) for b in (yes, no)]
         if isinstance(c, Lit):
-            return self.value(yes if c.value else no, scope)
+            return self.get(yes if c.value else no, scope)
         if not all(known):
             return self._branches(e, c, scope)
-        a, b = _same(self.value(yes, scope), self.value(no, scope), e.type)
+        a, b = _same(self.get(yes, scope), self.get(no, scope), e.type)
         return scope.code.let_numbered("v", select(c, a, b))
 
     def _branches(self, e: Op, c: X, scope: Scope) -> X:
@@ -291,7 +317,7 @@ class Scalars:
         _, yes, no = e.args
         for cond, branch, other in ((c, yes, no), (negate(c), no, yes)):
             if isinstance(branch, Load) and not self.reads(other) and not any(self.reads(i) for i in branch.index):
-                fill = _as(self.value(other, scope), register(branch.dtype))
+                fill = _as(self.get(other, scope), register(branch.dtype))
                 return self.load(branch, scope, cond, fill)
         name = scope.code.names.numbered("v")
         target = Var(name, e.type)
@@ -299,7 +325,7 @@ class Scalars:
         sides = []
         for branch in (yes, no):
             inner = Scope(Code(scope.code.names), scope, guarded=True)
-            inner.code.emit(Assign(target, _as(self.value(branch, inner), e.type)))
+            inner.code.emit(Assign(target, _as(self.get(branch, inner), e.type)))
             sides.append(tuple(inner.code.statements))
         scope.code.emit(If(c, sides[0], sides[1]))
         return target
@@ -318,7 +344,7 @@ class Scalars:
     def scan(self, e: Scan, scope: Scope) -> X:
         """One element of a scan by one thread: the fold over 0 .. at."""
         state = self.declare_state(e, scope.code)
-        stop = add(convert(self.value(e.at, scope), self.index_type), Lit(1, self.index_type))
+        stop = add(convert(self.get(e.at, scope), self.index_type), Lit(1, self.index_type))
         with scope.code.loop("k", stop, type=self.index_type) as (code, k):
             self.fold_step(e, state, Scope(code, scope, {e.axis: k}))
         return self._result(e, state, scope.code)
@@ -340,7 +366,7 @@ class Scalars:
 
     def fold_step(self, e: Fold | Online | Scan, state: Sequence[Var], scope: Scope) -> None:
         """Takes the element that the scope's axes point at."""
-        values = [_as(self.value(b, scope), "f32" if isinstance(e, Online) else e.type) for b in self.elements(e)]
+        values = [_as(self.get(b, scope), "f32" if isinstance(e, Online) else e.type) for b in self.elements(e)]
         folds.step(scope.code, e, state, values)
 
 
@@ -351,7 +377,7 @@ def _as(x: X, type: str) -> X:
         return Lit(bool(x.value), "bool")
     if x.type == "bool" and isinstance(x, Lit):
         return Lit(float(x.value) if type in _FLOATS else int(x.value), type)
-    return convert(x, type) if not isinstance(x, Lit) or type in _FLOATS else convert(x, type)
+    return convert(x, type)
 
 
 def _same_width(a: X, b: X) -> tuple[X, X]:
@@ -369,8 +395,17 @@ def _same(a: X, b: X, type: str) -> tuple[X, X]:
     return _as(a, type), _as(b, type)
 
 
-def scalars_of(body: Body, operands: Sequence[str], limits: Mapping[str, int]) -> Scalars:
-    return Scalars(operands, body.slots, [o.tensor for o in body.outs], limits)
+# words that a parameter may not have as its name
+RESERVED = tuple(
+    "auto bool break case char const continue default do double else enum extern float for goto if inline int long "
+    "register return short signed sizeof static struct switch typedef union unsigned void volatile while asm and or "
+    "not xor bitand bitor compl class delete new operator private protected public template this throw try catch "
+    "namespace using virtual friend true false typename explicit mutable nullptr tid threadIdx blockIdx blockDim "
+    "gridDim warpSize float2 float4 uint2 uint4 shared_memory".split()
+) + tuple(HELPERS)
 
 
-__all__ = ["Convert", "Scalars", "Scope", "f32", "scalars_of"]
+def identifier(name: str) -> str:
+    """A C identifier close to `name`."""
+    word = re.sub(r"\W", "_", name)
+    return word if word[:1].isalpha() or word[:1] == "_" and not word.startswith("__") else f"p_{word.lstrip('_')}"

@@ -122,7 +122,7 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """`depth` buffers through `where` (smem, smem-async, smem-tma), multicast over `cluster`; rows in registers; out."""
+    """`depth` buffers through `where` (smem, smem-async, smem-tma) with multicast over `cluster`; `registers`, `out`."""
 
     depth: int = 0
     where: str = ""
@@ -229,9 +229,11 @@ class Row:
         plain = {knob: value for knob, step, value in pin.settings if not step}
         missing = [k for k in KNOBS if k not in plain]
         if missing:
-            raise PinError(f"{text!r} is not a whole row: {', '.join(missing)} missing", "write every knob, or use a pin")
+            missed = ", ".join(missing)
+            raise PinError(f"{text!r} is not a whole row: {missed} missing", "write every knob, or use a pin")
         steps = tuple(s for s in pin.settings if s[1])
-        return Row(*(plain[k] for k in KNOBS), steps=steps)  # type: ignore[arg-type]
+        work, tile, reduce, stage, raster = (plain[k] for k in KNOBS)
+        return Row(work, tile, reduce, stage, raster, steps)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
