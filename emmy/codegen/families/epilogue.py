@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from emmy.codegen.expr import Code, add, both, convert, elem, i32, lt
-from emmy.codegen.families.frame import Env, Frame, Known, clamp
+from emmy.codegen.expr import Code, add, both, convert, div, elem, i32, lt, mod, mul
+from emmy.codegen.families.frame import Env, Frame, Known
 from emmy.ir.dtype import DTYPES, register
 from emmy.ir.kernel import LoadVector, Place, StoreVector, X
-from emmy.ir.loop import Ax, Const, Expr, Load, Op, Out, const
+from emmy.ir.loop import Ax, Const, Expr, Load, Op, Out
 from emmy.ir.views.access import vector_load, whole_chunks
 from emmy.ir.views.affine import affine, chunked, offset, offset_form
 from emmy.ir.views.product import outside_folds
@@ -48,9 +48,7 @@ class Epilogue:
             return False
         return chunked(form, self.n.axes[-1], self.width, [a for a, _ in form.strides])
 
-    def store(
-        self, code: Code, m: X, n: X, held: Held, scalars: Callable[[Code, int], Known], pick: Callable[[Expr], bool] | None = None
-    ) -> None:  # fmt: skip
+    def store(self, code: Code, m: X, n: X, held: Held, scalars: Callable[[Code, int], Known]) -> None:
         """Evaluate and store the group that begins at linear point (m, n); `scalars(code, e)` are element e's."""
         inside = both(None if self.m.fits else lt(m, self.m.total), None if self.n.fits else lt(n, self.n.total))
         if self.whole or self.n.fits or self.width == 1:
@@ -84,8 +82,9 @@ class Epilogue:
                 env = self._env(m, add(n, e))
             loads = {x: convert(elem(a, e), register(x.dtype)) for x, a in raw.items()}
             known = {**scalars(c, e), **{x: v[e] for x, v in held.items()}, **loads}
+            point = self.f.scope(c, env, known)
             for k, out in enumerate(self.outs):
-                value = self.f.value(c, out.value, env, known)
+                value = self.f.scalars.get(out.value, point)
                 array = arrays[k]
                 if array is not None:
                     c.assign(elem(array, e), convert(value, out.tensor.dtype))
@@ -100,8 +99,9 @@ class Epilogue:
     ) -> None:
         env = self._env(m, n)
         known = {**scalars(c, e), **{x: v[e] for x, v in held.items()}}
+        point = self.f.scope(c, env, known)
         for k, out in enumerate(self.outs):
-            c.store(self._place(k, env), self.f.value(c, out.value, env, known))
+            c.store(self._place(k, env), self.f.scalars.get(out.value, point))
 
     def _place(self, k: int, env: Env) -> Place:
         """Where the result's element lies; store indices are arithmetic on axes only."""
@@ -117,11 +117,9 @@ class Epilogue:
         if isinstance(e, Ax):
             return convert(env[e], type)
         if isinstance(e, Op) and e.name in ("add", "mul", "floordiv", "mod"):
-            from emmy.codegen.expr import div, mod, mul
-
             word = {"add": add, "mul": mul, "floordiv": div, "mod": mod}[e.name]
             return word(self._integer(e.args[0], env, type), self._integer(e.args[1], env, type))
         return convert(self.f.count(e), type)
 
 
-__all__ = ["Epilogue", "Held", "Side", "clamp", "const"]
+__all__ = ["Epilogue", "Held", "Side"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from emmy.codegen.expr import Code, Names, add, convert, div, i32, mod, mul
-from emmy.codegen.scalar import Scalars
-from emmy.ir.kernel import Lit, Param, Place, Select, Var, X
-from emmy.ir.loop import Ax, Body, Const, Expr, Op, Size, const
+from emmy.codegen.expr import Code, add, convert, div, i32, lt, mod, mul, select
+from emmy.codegen.scalar import Scalars, Scope
+from emmy.ir.build import imul
+from emmy.ir.kernel import Buffer, Kernel, Lit, Place, Var, X
+from emmy.ir.loop import Ax, Body, Const, Expr, Load, Op, Size, const
 from emmy.ir.views.affine import Affine, affine
 
 Env = Mapping[Ax, X]
@@ -15,15 +17,30 @@ Known = Mapping[Expr, X]
 LARGE = 2**31
 
 
+@dataclass(frozen=True)
+class Naming:
+    """What the kernel and its parameters are called (made up where empty), and the greatest values of symbolic sizes."""
+
+    name: str
+    comment: str = ""
+    operands: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+
 class Frame:
     """One kernel under construction: its parameters, names and the way to evaluate Loop IR in it."""
 
-    def __init__(self, body: Body) -> None:
-        self.body = body
-        self.scalars = Scalars(body)
-        self.names: Names = self.scalars.names
-        self.params: tuple[Param, ...] = self.scalars.params
-        self.code = Code(self.names)
+    def __init__(self, body: Body, naming: Naming) -> None:
+        self.body, self.naming = body, naming
+        self.scalars = Scalars(body, naming.operands, naming.results, naming.limits)
+        self.code = Code(self.scalars.names)
+
+    def kernel(self, shared: Sequence[Buffer], grid: tuple[Expr, Expr, Expr], threads: int, min_blocks: int = 0) -> Kernel:
+        """What has been written into `code`, as a kernel."""
+        body = tuple(self.code.statements)
+        n = self.naming
+        return Kernel(n.name, n.comment, self.scalars.params, tuple(shared), grid, threads, body, min_blocks)
 
     # -- integers
 
@@ -66,10 +83,8 @@ class Frame:
             n *= int(e.value)
         return n >= LARGE
 
-    def form(self, load: object) -> Affine | None:
-        from emmy.ir.loop import Load
-
-        return affine(load, self.body.slots[load.slot]) if isinstance(load, Load) else None
+    def form(self, load: Load) -> Affine | None:
+        return affine(load, self.body.slots[load.slot])
 
     def offset(self, form: Affine, env: Env, slot: int, axes: Sequence[Ax] | None = None, base: bool = True) -> X:
         """The part of an element offset that some axes (all where None) make; with `base`, the constant too."""
@@ -87,11 +102,13 @@ class Frame:
         """`e` at the point `env`; nodes in `known` are held by those values already."""
         return self.scalars.value(code, e, env, known)
 
+    def scope(self, code: Code, env: Env, known: Known) -> Scope:
+        """A point's scope: expressions evaluated in it share what they have in common."""
+        return Scope(code, None, dict(env), False, dict(known))
+
 
 def merged_stride(form: Affine, axes: Sequence[Ax]) -> Expr | None:
     """The stride of the linear index over `axes`, where each axis continues the one inside it; None where one does not."""
-    from emmy.ir.build import imul
-
     if not axes:
         return const(0)
     inner = axes[-1]
@@ -104,15 +121,14 @@ def merged_stride(form: Affine, axes: Sequence[Ax]) -> Expr | None:
 
 def clamp(index: X, total: X) -> X:
     """min(index, total - 1): reads past the end repeat the last element."""
-    last = add(total, -1)
-    return Select(_less(index, total), index, last, index.type)
-
-
-def _less(a: X, b: X) -> X:
-    from emmy.codegen.expr import lt
-
-    return lt(a, b)
+    return select(lt(index, total), index, add(total, -1))
 
 
 def static(x: X) -> int | None:
     return int(x.value) if isinstance(x, Lit) else None
+
+
+def fits(total: X, tile: int) -> bool:
+    """True when tiles never pass the end."""
+    n = static(total)
+    return n is not None and n % tile == 0
