@@ -277,6 +277,8 @@ def scalar(name: str, *args: Expr) -> Expr:
 
 
 def _compare(name: str, x: Expr, y: Expr) -> bool | None:
+    if name == "lt" and _within(x, y):
+        return True
     lo, hi = bounds(isub(x, y))
     if name == "lt":
         return True if hi is not None and hi < 0 else False if lo is not None and lo >= 0 else None

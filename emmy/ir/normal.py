@@ -23,11 +23,17 @@ Env = dict[Ax, Expr]
 
 
 class Substitution:
-    """Replaces free axes, renumbers slots and inlines producers; bound axes get fresh names on the way."""
+    """Replaces free axes, renumbers slots and inlines producers; bound axes get fresh names on the way.
 
-    def __init__(self, slots: Mapping[int, int], inline: Mapping[int, Producer] | None = None) -> None:
+    Fresh names start with `prefix`: no axis that stays free, and none in what replaces one, may have such a name.
+    """
+
+    def __init__(
+        self, slots: Mapping[int, int], inline: Mapping[int, Producer] | None = None, prefix: str = "b"
+    ) -> None:
         self.slots = slots
         self.inline = inline or {}
+        self.prefix = prefix
         self.memo: dict[tuple[Expr, tuple[tuple[Ax, Expr], ...]], Expr] = {}
         self.fresh = 0
 
@@ -49,7 +55,7 @@ class Substitution:
                 return load(self.slots[node.slot], index, node.dtype)
             return producer.at(index)
         if isinstance(node, Fold | Scan | Online):
-            axis = ax(f"b{self.fresh}.", node.axis.extent)
+            axis = ax(f"{self.prefix}{self.fresh}.", node.axis.extent)
             self.fresh += 1
             inner = {**env, node.axis: axis}
             if isinstance(node, Fold):
@@ -68,10 +74,18 @@ class Producer:
     def __init__(self, out: Out, slots: Mapping[int, int], counter: list[int]) -> None:
         self.out, self.slots, self.counter = out, slots, counter
         self.solved = _solve_index(out)
+        self.memo: dict[tuple[Expr, ...], Expr] = {}
 
     def at(self, index: tuple[Expr, ...]) -> Expr:
+        value = self.memo.get(index)
+        if value is None:
+            value = self.memo[index] = self._at(index)
+        return value
+
+    def _at(self, index: tuple[Expr, ...]) -> Expr:
         env = {axis: recover(index) for axis, recover in self.solved.items()}
-        sub = Substitution(self.slots)
+        # the index holds axes that the consumer's substitution named, so the producer's own get another prefix
+        sub = Substitution(self.slots, prefix="p")
         sub.fresh = self.counter[0]
         value = sub.apply(self.out.value, env)
         self.counter[0] = sub.fresh + 1
@@ -202,8 +216,10 @@ class _SplitFolds(Substitution):
             if c is not None:
                 high, low = ax(f"f{self.fresh}h.", node.axis.size // c), ax(f"f{self.fresh}l.", c)
                 self.fresh += 1
-                inner = {**env, node.axis: iadd(imul(high, c), low)}
-                return fold(node.kind, high, fold(node.kind, low, self.apply(node.body, inner), node.operand), node.operand)
+                once = Substitution(_Same(), prefix=f"f{self.fresh}b")
+                body = once.apply(node.body, {node.axis: iadd(imul(high, c), low)})
+                # the two axes may split again
+                return self.apply(fold(node.kind, high, fold(node.kind, low, body, node.operand), node.operand), env)
         return super()._apply(node, env)
 
 
@@ -319,6 +335,17 @@ def sub_keep(sub: Substitution, root: Expr) -> Expr:
     return memo[root]
 
 
+def reslot(body: Body, slots: Sequence[int], tensors: Sequence[Tensor]) -> tuple[Body, tuple[int, ...]]:
+    """The body with slot i reading operand `slots[i]` of `tensors` (equal numbers are one operand), normalized."""
+    sub = Substitution(dict(enumerate(slots)))
+    return normalize([Out(o.axes, o.index, sub.apply(o.value, {}), o.tensor) for o in body.outs], tensors)
+
+
+def canonical(value: Expr) -> Expr:
+    """Canonical bound names and operand order of a value whose free axes and slots already are."""
+    return _Sort().apply(_Names().apply(value, {a: a for a in value.free}))
+
+
 def compose(
     producer: Body, out: int, consumer: Body, slot: int,
     producer_slots: Sequence[int], consumer_slots: Sequence[int], tensors: Sequence[Tensor], keep: bool = False,
@@ -339,4 +366,4 @@ def compose(
     return normalize(outs, tensors)
 
 
-__all__ = ["Binder", "Producer", "Substitution", "compose", "normalize"]
+__all__ = ["Binder", "Producer", "Substitution", "canonical", "compose", "normalize", "reslot"]

@@ -122,7 +122,7 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """`depth` buffers through `where` (smem, smem-async, smem-tma) with multicast over `cluster`; `registers`, `out`."""
+    """`depth` buffers through `where` (smem, smem-async, smem-tma), multicast over `cluster`; `registers`, `out`."""
 
     depth: int = 0
     where: str = ""

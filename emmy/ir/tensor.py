@@ -29,9 +29,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from emmy.ir.build import iadd, idiv, imod, imul, isub
+from emmy.ir.build import iadd, idiv, imod, imul, isub, scalar
 from emmy.ir.dtype import DTYPES
-from emmy.ir.loop import Ax, Expr, Tensor, ax, const
+from emmy.ir.loop import Ax, Expr, Tensor, ax, const, op
 from emmy.ir.parse import index_text
 from emmy.ir.scalar import SCALAR
 
@@ -43,9 +43,9 @@ SIGNATURES: Final[dict[str, str]] = {
     "Un": "st", "Bin": "stth", "Where": "ttth", "Cast": "st", "As": "st",
     "Reduce": "ssth", "Scan": "snt", "Map": "ssth",
     "Gather1": "stth", "Gather2": "sttth", "Gather3": "stttth",
-    "Scatter1": "ssssttth", "Scatter2": "ssssttth",
+    "Scatter1": "ssssttth", "Scatter2": "sssstttth",
     # Torch-level operations, each decomposed by a rule of rulesets/model/decompose.egg
-    "Contract": "sssstthhhs",
+    "Contract": "sssssstthhhs",
     "RmsNorm": "sst", "LayerNorm": "sst", "Softmax": "nt", "LogSoftmax": "nt", "SafeSoftmax": "nt",
     "Gelu": "st", "Silu": "t", "Mean": "st", "Var": "sst", "ArgReduce": "snt",
     "Sdpa": "nsttt", "SdpaMask": "nstttt",
@@ -263,10 +263,14 @@ class Terms:
         """
         reduced = tuple(const(1) if i in axes else e for i, e in enumerate(full))
         args = (
-            name, index_text(tuple(x_map)), index_text(tuple(y_map)), axes_text(axes), x, y,
-            full, reduced, out_shape, index_text(tuple(out_map)),
+            name, index_text(tuple(x_map)), self._zero_fill(x, x_map), index_text(tuple(y_map)), self._zero_fill(y, y_map),
+            axes_text(axes), x, y, full, reduced, out_shape, index_text(tuple(out_map)),
         )  # fmt: skip
         return self.add("Contract", args, Tensor(promote([self.dtype(x), self.dtype(y)]), out_shape))
+
+    def _zero_fill(self, x: int, index: Sequence[Expr]) -> str:
+        """The fill of a factor: none where every index is certain to be in range."""
+        return "" if in_range(index, self.shape(x)) else "0" if DTYPES[self.dtype(x)].kind == "int" else "0.0"
 
     def rms_norm(self, x: int, axes: Sequence[int], eps: float) -> int:
         """x * rsqrt(mean(x^2) + eps) over `axes`, statistics in f32, result in x's type (no weight)."""
@@ -301,7 +305,8 @@ class Terms:
 
     def arg_reduce(self, kind: str, x: int, axis: int, keepdim: bool) -> int:
         """Index (i64) of the first `max` or `min` along an axis; a NaN counts as the extreme, as in PyTorch."""
-        kept = self.reduced(x, (axis,))
+        kept, shape = self.reduced(x, (axis,)), self.shape(x)
+        self.facts.add(("coordinate", shape, axis, coordinates(shape)[axis].text))
         y = self.add("ArgReduce", (kind, axis, x), Tensor("i64", kept))
         return y if keepdim else self.squeeze(y, (axis,))
 
@@ -367,14 +372,21 @@ class Program:
 
 
 def scalar_text(name: str, x: Expr, y: Expr) -> str:
-    from emmy.ir.loop import op
-
     return op(name, x, y, dtype="bool").text
 
 
 def coordinates(shape: Shape) -> tuple[Ax, ...]:
     """The axes d0, d1 … of a shape, in which index maps are written."""
     return tuple(ax(f"d{i}", e) for i, e in enumerate(shape))
+
+
+def in_range(index: Sequence[Expr], shape: Shape) -> bool:
+    """True when each index is certain to lie within its extent."""
+    inside: Expr = const(True, "bool")
+    for e, extent in zip(index, shape, strict=True):
+        inside = scalar("and", inside, scalar("le", const(0), e))
+        inside = scalar("and", inside, scalar("lt", e, extent))
+    return inside is const(True, "bool")
 
 
 def axes_text(axes: Sequence[int]) -> str:

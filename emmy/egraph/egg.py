@@ -1,0 +1,245 @@
+"""The one place that touches egglog: rule files in, facts in, one ruleset at a time, rows out.
+
+Rule files are read as s-expressions first, so that a rule can be held by name and every action that builds an e-node
+also records the rule that built it (`by_<Constructor>` functions, first writer wins).  Facts travel as TSV files, which
+egglog loads in linear time; nothing large is ever parsed as program text.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from egglog import bindings
+
+from emmy.errors import EmmyError
+
+Sexp = str | list["Sexp"]  # type: ignore[misc]
+_SPAN: Final = bindings.EgglogSpan(bindings.SrcFile(None, ""), 0, 0)
+_TOKEN: Final = re.compile(r'"[^"]*"|[()]|[^\s()]+')
+
+
+class EggError(EmmyError):
+    """egglog refused a rule file or a run."""
+
+
+def read_sexps(text: str) -> list[Any]:
+    """Commands of an egglog file as nested lists; comments dropped."""
+    stack: list[list[Any]] = [[]]
+    for line in text.splitlines():
+        for token in _TOKEN.findall(_strip_comment(line)):
+            if token == "(":
+                stack.append([])
+            elif token == ")":
+                done = stack.pop()
+                if not stack:
+                    raise EggError("unbalanced ')' in a rule file", f"near {line!r}")
+                stack[-1].append(done)
+            else:
+                stack[-1].append(token)
+    if len(stack) != 1:
+        raise EggError("missing ')' at the end of a rule file", "")
+    return stack[0]
+
+
+def _strip_comment(line: str) -> str:
+    quoted = False
+    for i, c in enumerate(line):
+        if c == '"':
+            quoted = not quoted
+        elif c == ";" and not quoted:
+            return line[:i]
+    return line
+
+
+def show(sexp: Any) -> str:
+    return sexp if isinstance(sexp, str) else "(" + " ".join(map(show, sexp)) + ")"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A named rule as its file has it: `doc` is the comment block above it (before -> after, numerics class)."""
+
+    name: str
+    ruleset: str
+    file: str
+    numerics: str
+    doc: str
+    text: str
+
+
+NUMERICS: Final = ("exact", "rounds-later", "reassociates", "approximates", "analysis")
+
+
+def rules_in(path: Path) -> list[Rule]:
+    """Every rule of a file with its comment.  The comment's last word is its numerics class; analyses have none."""
+    found: list[Rule] = []
+    doc: list[str] = []
+    buffer = ""
+    for line in path.read_text().splitlines():
+        if line.startswith(";") and not buffer:
+            doc.append(line.lstrip("; ").rstrip())
+            continue
+        buffer += line + "\n"
+        if not buffer.strip():
+            doc, buffer = [], ""
+            continue
+        code = "\n".join(map(_strip_comment, buffer.splitlines()))
+        if code.count("(") != code.count(")"):
+            continue
+        for command in read_sexps(buffer):
+            if command[0] == "rule":
+                words = " ".join(doc).split()
+                numerics = words[-1] if words and words[-1] in NUMERICS else "analysis"
+                found.append(
+                    Rule(_option(command, ":name"), _option(command, ":ruleset"), path.name, numerics, "\n".join(doc), buffer)
+                )
+        doc, buffer = ([], "") if any(c[0] == "rule" for c in read_sexps(buffer)) else (doc, "")
+    return found
+
+
+def _option(command: list[Any], key: str) -> str:
+    return str(command[command.index(key) + 1]).strip('"') if key in command else ""
+
+
+@dataclass(slots=True)
+class Signature:
+    """Argument sorts and result sort of a constructor, function or relation (relations return `Unit`)."""
+
+    inputs: list[str]
+    output: str
+    constructor: bool
+
+
+@dataclass(slots=True)
+class Egg:
+    """An e-graph with some rule files loaded.  `held` rules are left out; `constants` replace `@NAME@` in the text."""
+
+    held: frozenset[str] = frozenset()
+    constants: dict[str, int] = field(default_factory=dict)
+    provenance: frozenset[str] = frozenset()
+    graph: Any = field(default_factory=bindings.EGraph)
+    signatures: dict[str, Signature] = field(default_factory=dict)
+    rules: dict[str, str] = field(default_factory=dict)
+    _dir: Any = field(default_factory=lambda: tempfile.TemporaryDirectory(prefix="emmy-egg-"))
+
+    def load(self, *paths: Path) -> None:
+        for path in paths:
+            self.add(path.read_text())
+
+    def add(self, text: str) -> None:
+        """Declare and add rules from egglog text."""
+        for key, value in self.constants.items():
+            text = text.replace(f"@{key}@", str(value))
+        out: list[str] = []
+        for command in read_sexps(text):
+            self._declare(command)
+            if command[0] == "rule":
+                name = _option(command, ":name")
+                if name in self.held:
+                    continue
+                if name:
+                    self.rules[name] = _option(command, ":ruleset")
+                    command = self._with_provenance(command, name)
+            out.append(show(command))
+            if command[0] == "constructor" and command[3] in self.provenance:
+                out.append(f"(function by_{command[1]} {show(command[2])} String :merge old)")
+                self.signatures[f"by_{command[1]}"] = Signature(command[2], "String", False)
+        self._include("\n".join(out))
+
+    def _declare(self, command: list[Any]) -> None:
+        if command[0] in ("constructor", "function"):
+            self.signatures[command[1]] = Signature(command[2], command[3], command[0] == "constructor")
+        elif command[0] == "relation":
+            self.signatures[command[1]] = Signature(command[2], "Unit", False)
+
+    def _with_provenance(self, command: list[Any], name: str) -> list[Any]:
+        """Adds `(set (by_C args) name)` for each constructor that an action builds, and `ord` to its `let`s.
+
+        A rule that binds `lo` (largest operand's ord) and `hi` (the result's) has its new nodes spaced between them.
+        """
+        premises, actions = command[1], command[2]
+        extra: list[Any] = []
+
+        def note(sexp: Any) -> None:
+            if isinstance(sexp, str):
+                return
+            for x in sexp[1:]:
+                note(x)
+            if f"by_{sexp[0]}" in self.signatures:
+                extra.append(["set", [f"by_{sexp[0]}", *sexp[1:]], f'"{name}"'])
+
+        lets = [a for a in actions if a[0] == "let"]
+        for action in actions:
+            if action[0] in ("let", "union", "set"):
+                for part in action[1:]:
+                    note(part)
+        if any(p[0] == "=" and p[1] == "hi" for p in premises):
+            for k, action in enumerate(lets):
+                extra.append(["set", ["ord", action[1]], f"(+ lo (/ (* (- hi lo) {k + 1}) {len(lets) + 1}))"])
+        return [command[0], premises, actions + extra, *command[3:]]
+
+    def _include(self, text: str) -> None:
+        path = Path(self._dir.name) / "rules.egg"
+        path.write_text(text)
+        try:
+            self.graph.run_program(bindings.Include(_SPAN, str(path)))
+        except bindings.EggSmolError as e:
+            raise EggError(f"egglog refused a rule: {e}", "run the rule file through `egglog` to locate it") from e
+
+    def facts(self, relation: str, rows: Iterable[Sequence[object]]) -> int:
+        """Load rows into a relation (or function: last column is its value).  Returns how many."""
+        lines = ["\t".join(map(str, row)) for row in rows]
+        if not lines:
+            return 0
+        path = Path(self._dir.name) / "facts.tsv"
+        path.write_text("\n".join(lines) + "\n")
+        self.graph.run_program(bindings.Input(_SPAN, relation, str(path)))
+        return len(lines)
+
+    def run(self, ruleset: str, *, saturate: bool = False) -> Any:
+        """Run one ruleset once, or until it changes nothing.  Returns egglog's report."""
+        schedule = f"(saturate (run {ruleset}))" if saturate else f"(run {ruleset})"
+        try:
+            return self.graph.run_program(*self.graph.parse_program(f"(run-schedule {schedule})"))[0].report
+        except bindings.EggSmolError as e:
+            raise EggError(f"ruleset {ruleset}: {e}", "") from e
+
+    def freeze(self) -> Frozen:
+        return Frozen(self, self.graph.freeze().functions)
+
+
+@dataclass(slots=True)
+class Frozen:
+    """A snapshot of all rows.  Class values stay opaque (hashable); numbers and text are decoded."""
+
+    egg: Egg
+    functions: Any
+
+    def rows(self, name: str) -> list[tuple[Any, ...]]:
+        """Rows of a function: inputs, then the output (relations: inputs only)."""
+        if name not in self.functions:
+            return []
+        sig = self.egg.signatures[name]
+        readers = [self._reader(s) for s in sig.inputs]
+        last = None if sig.output == "Unit" else self._reader(sig.output)
+        result = []
+        for row in self.functions[name].rows:
+            inputs = row.inputs
+            cells = [v if r is None else r(v) for r, v in zip(readers, inputs, strict=True)]
+            if sig.output != "Unit":
+                cells.append(row.output if last is None else last(row.output))
+            result.append(tuple(cells))
+        return result
+
+    def _reader(self, sort: str) -> Any:
+        graph = self.egg.graph
+        return {"i64": graph.value_to_i64, "String": graph.value_to_string}.get(sort)
+
+    def size(self) -> int:
+        """E-nodes: rows of all constructors."""
+        return sum(len(self.functions[n].rows) for n, s in self.egg.signatures.items() if s.constructor and n in self.functions)

@@ -1,0 +1,270 @@
+"""Answers the model e-graph's requests for launches: lifts primitives, composes bodies, one round at a time.
+
+egglog decides which launch may inline which producer where (rulesets/model/fuse.egg); this module only computes the
+body that results, counts what the rules ask about it, and loads the new launch as numbers and as an e-node.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from emmy.egraph.anchors import Anchors
+from emmy.egraph.egg import Egg
+from emmy.egraph.loop import LoopGraph
+from emmy.egraph.numbering import Numbering, Prim
+from emmy.ir.counts import contractions, recomputation, reductions
+from emmy.ir.lift import lift
+from emmy.ir.loop import Body
+from emmy.ir.normal import compose, reslot
+
+NOTHING_INLINED = 1 << 60
+MAX_OPERANDS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One way to make tensors `results` from `operands` (numbers).  `open` is a slot whose tensor is never stored, or -1.
+
+    `covers` are the tensors computed inside; `rule` made it; `parents` are (consumer, producer) of a composition.
+    """
+
+    id: int
+    body: Body
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    open: int
+    last: int
+    rule: str
+    parents: tuple[int, ...]
+    covers: frozenset[int]
+    wide: int = 0
+    base: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A composed launch that the rules have not admitted yet."""
+
+    rule: str
+    body: Body
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    last: int
+    parents: tuple[int, ...]
+    covers: frozenset[int]
+    wide: int
+    base: bool
+
+
+@dataclass(slots=True)
+class Fusion:
+    """The launches of one program.  `sizes` are the example values of symbolic sizes (for recomputation bounds)."""
+
+    egg: Egg
+    numbering: Numbering
+    anchors: Anchors
+    loops: LoopGraph
+    sizes: Mapping[str, int]
+    launches: list[Launch] = field(default_factory=list)
+    refusals: Counter[tuple[str, str]] = field(default_factory=Counter)
+    rounds: int = 0
+    _known: dict[tuple[str, tuple[int, ...], tuple[int, ...]], int] = field(default_factory=dict)
+    _composed: dict[tuple[object, ...], tuple[Body, tuple[int, ...]]] = field(default_factory=dict)
+    _lifted: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    _facts: dict[str, list[tuple[object, ...]]] = field(default_factory=lambda: defaultdict(list))
+    _loaded: int = 0
+    _arities: set[int] = field(default_factory=set)
+    _fresh: list[Body] = field(default_factory=list)
+    _lift_memo: dict[tuple[object, ...], tuple[Body, tuple[int, ...]]] = field(default_factory=dict)
+
+    # ---- launches in
+    def lift(self) -> None:
+        """One launch for every primitive row that the lift rules want."""
+        self.egg.run("lift", saturate=True)
+        wanted = sorted(r[0] for r in self.egg.freeze().rows("want"))
+        by_id = {p.id: p for p in self.numbering.prims}
+        for row in wanted:
+            self._lift(by_id[row])
+        self._flush()
+
+    def _lift(self, p: Prim) -> None:
+        tensors = [self.numbering.tensors[x] for x in p.operands]
+        distinct = tuple(dict.fromkeys(p.operands))
+        alias = tuple(distinct.index(x) for x in p.operands)
+        result = self.numbering.tensors[p.result]
+        key = (p.kind, p.args, alias, tuple(tensors), result)
+        if key not in self._lift_memo:
+            body, order = lift(p.kind, p.args, tensors, result)
+            body, order = reslot(body, [alias[i] for i in order], [tensors[p.operands.index(x)] for x in distinct])
+            self._lift_memo[key] = (body, order)
+        body, order = self._lift_memo[key]
+        operands = tuple(distinct[i] for i in order)
+        draft = Draft(f"lift-{p.kind.lower()}", body, operands, (p.result,), NOTHING_INLINED, (), frozenset((p.result,)), 0, True)
+        number = self._emit(draft)
+        if number is not None:
+            self._lifted[p.result].append(number)
+            self._facts["lifted"].append((p.result, number))
+
+    def _emit(self, d: Draft) -> int | None:
+        """Add a launch; None where it was known."""
+        key = (d.body.hash, d.operands, d.results)
+        if key in self._known:
+            return None
+        number = self._known[key] = len(self.launches)
+        stored = self.anchors.stored
+        open_slot = next((i for i, x in enumerate(d.operands) if x not in stored), -1)
+        launch = Launch(
+            number, d.body, d.operands, d.results, open_slot, d.last, d.rule, d.parents, d.covers, d.wide, d.base
+        )
+        self.launches.append(launch)
+        self._fresh.append(d.body)
+        return number
+
+    # ---- facts out
+    def _flush(self) -> None:
+        """Improve the new bodies, then load the new launches as facts and as e-nodes."""
+        self.loops.improve(self._fresh)
+        self._fresh.clear()
+        for launch in self.launches[self._loaded :]:
+            self._launch_facts(launch)
+        self._loaded = len(self.launches)
+        for relation, rows in self._facts.items():
+            self.egg.facts(relation, rows)
+        self._facts.clear()
+        self.egg.run("load", saturate=True)
+        self.egg.run("analysis", saturate=True)
+
+    def _launch_facts(self, launch: Launch) -> None:
+        f, order = self._facts, self.numbering.order
+        self._enode(launch)
+        if launch.open >= 0:
+            f["opens"].append((launch.id, launch.open, launch.operands[launch.open]))
+            return
+        if any(t not in self.anchors.stored for t in launch.results):
+            return
+        best = self.loops.best(launch.body)
+        n = contractions(best)
+        f["contractions"].append((launch.id, n))
+        f["inlined"].append((launch.id, launch.last))
+        if len(launch.results) == 1:
+            f["single"].append((launch.id,))
+        for slot, x in enumerate(launch.operands):
+            f["reads"].append((launch.id, slot, x))
+            f["recomputes"].append((launch.id, slot, recomputation(best, slot, self.sizes)))
+            others = max((order[y] for i, y in enumerate(launch.operands) if i != slot), default=-1)
+            f["others-at"].append((launch.id, slot, others))
+        if launch.base:
+            f["makes"].append((launch.results[0], launch.id, n))
+
+    def _enode(self, launch: Launch) -> None:
+        arity = len(launch.operands)
+        if arity not in self._arities:
+            self._arities.add(arity)
+            self.egg.add(_launch_rule(arity))
+        for k, t in enumerate(launch.results):
+            self._facts[f"rL{arity}"].append((launch.id, launch.body.hash, t, k, launch.rule, *launch.operands))
+        better = self.loops.best(launch.body)
+        if better is not launch.body:
+            self._facts["rEqualBody"].append((launch.body.hash, better.hash))
+
+    # ---- rounds
+    def saturate(self, relaxed: bool, may_go_on: Callable[[int], bool]) -> None:
+        """Fuse until a round adds nothing or `may_go_on(launches)` says stop."""
+        self._facts["shared"] = [(t,) for t in sorted(self.anchors.shared)]
+        if relaxed:
+            self._facts["relaxed"] = [(0,)]
+        self._flush()
+        done: set[tuple[int, int, int, str]] = set()
+        drafts: list[Draft] = []
+        while may_go_on(len(self.launches)):
+            self.egg.run("fuse")
+            frozen = self.egg.freeze()
+            requests = sorted(r for r in frozen.rows("request") if r not in done)
+            done.update(requests)
+            first = len(drafts)
+            for request in requests:
+                drafts.append(self._compose(*request))
+            rows = [self._counts(q, drafts[q]) for q in range(first, len(drafts))]
+            self.egg.facts("composed", rows)
+            self.egg.run("fuse")
+            frozen = self.egg.freeze()
+            admitted = sorted(q for (q,) in frozen.rows("admit") if q >= first)
+            for q, reason in frozen.rows("declined"):
+                if q >= first:
+                    self.refusals[(drafts[q].rule, reason)] += 1
+            added = [n for q in admitted if (n := self._emit(drafts[q])) is not None]
+            self.rounds += 1
+            self._flush()
+            if not added and not self._pending(done):
+                break
+        for rule, *_, reason in self.egg.freeze().rows("refused"):
+            self.refusals[(rule, reason)] += 1
+
+    def _pending(self, done: set[tuple[int, int, int, str]]) -> bool:
+        self.egg.run("fuse")
+        return any(r not in done for r in self.egg.freeze().rows("request"))
+
+    def _counts(self, q: int, d: Draft) -> tuple[object, ...]:
+        return (q, d.rule, contractions(d.body), reductions(d.body), d.wide)
+
+    def _compose(self, consumer: int, slot: int, producer: int, kind: str) -> Draft:
+        draft = self._inline(self.launches[consumer], slot, self.launches[producer], kind)
+        if kind != "grow":
+            return draft
+        # a chain without alternatives is inlined at once
+        while (at := self._next_open(draft)) >= 0 and len(self._lifted[draft.operands[at]]) == 1:
+            step = self._as_launch(draft)
+            draft = self._inline(step, at, self.launches[self._lifted[draft.operands[at]][0]], kind)
+        return draft
+
+    def _next_open(self, d: Draft) -> int:
+        return next((i for i, x in enumerate(d.operands) if x not in self.anchors.stored), -1)
+
+    def _as_launch(self, d: Draft) -> Launch:
+        return Launch(-1, d.body, d.operands, d.results, -1, d.last, d.rule, d.parents, d.covers, d.wide, d.base)
+
+    def _inline(self, c: Launch, slot: int, p: Launch, kind: str) -> Draft:
+        x, keep = c.operands[slot], kind == "keep"
+        rest = [t for i, t in enumerate(c.operands) if i != slot]
+        common = list(dict.fromkeys([*rest, *p.operands]))
+        at = {t: i for i, t in enumerate(common)}
+        c_slots = tuple(at.get(t, -1) for t in c.operands)
+        p_slots = tuple(at[t] for t in p.operands)
+        key = (c.body.hash, p.body.hash, slot, keep, c_slots, p_slots)
+        if key not in self._composed:
+            tensors = [self.numbering.tensors[t] for t in common]
+            self._composed[key] = compose(p.body, 0, c.body, slot, p_slots, c_slots, tensors, keep)
+        body, order = self._composed[key]
+        results = (*c.results, x) if keep else c.results
+        grow = kind == "grow"
+        return Draft(
+            "grow" if grow else "fuse-keep" if keep else "fuse",
+            body,
+            tuple(common[i] for i in order),
+            results,
+            c.last if grow else self.numbering.order[x],
+            () if grow else (c.id, p.id),
+            c.covers | p.covers,
+            c.wide + (0 if grow or keep else x in self.anchors.wide),
+            grow and c.base,
+        )
+
+
+def _launch_rule(n: int) -> str:
+    names = " ".join(f"a{i}" for i in range(n))
+    premises = " ".join(f"(= x{i} (node a{i}))" for i in range(n))
+    vector = f"(vec-of {' '.join(f'x{i}' for i in range(n))})" if n else "(vec-empty)"
+    return (
+        f"(relation rL{n} (i64 String i64 i64 String{' i64' * n}))"
+        f"(rule ((rL{n} l h o k r {names}) (= t (node o)) {premises})"
+        f" ((let u (Launch (Body h) {vector})) (set (by_Launch (Body h) {vector}) r) (union t (Out u k)))"
+        f' :ruleset load :name "launch-{n}")'
+    )
+
+
+LAUNCH_RULES = """
+(relation rEqualBody (String String))
+(rule ((rEqualBody h g) (= b (Body h))) ((union b (Body g))) :ruleset load :name "equal-body")
+"""

@@ -1,0 +1,91 @@
+"""A Tensor IR program as facts of the model e-graph, and the rules that turn such facts into e-nodes.
+
+Every T-valued column of a term is the number of an earlier term; `node` maps numbers to classes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from emmy.egraph.egg import Egg
+from emmy.ir.dtype import DTYPES
+from emmy.ir.loop import Expr
+from emmy.ir.scalar import SCALAR
+from emmy.ir.tensor import SIGNATURES, Program, promote
+
+# Source operations lie this far apart in `ord`, so that rules can place nodes between an operation and its operands.
+ORD_GAP = 1 << 20
+
+Shape = tuple[Expr, ...]
+
+
+class Shapes:
+    """Interned shapes: 0 is the scalar shape."""
+
+    def __init__(self) -> None:
+        self.ids: dict[Shape, int] = {(): 0}
+        self.shapes: list[Shape] = [()]
+
+    def id(self, shape: Shape) -> int:
+        if shape not in self.ids:
+            self.ids[shape] = len(self.shapes)
+            self.shapes.append(shape)
+        return self.ids[shape]
+
+
+def load_rules() -> str:
+    """For each constructor a relation `r<Kind>` of numbers and text, and the rule that builds its e-node."""
+    text: list[str] = []
+    for kind, signature in SIGNATURES.items():
+        columns = ["String" if k == "s" else "i64" for k in signature]
+        names = [f"a{i}" for i in range(len(signature))]
+        premises = "".join(f" (= x{i} (node a{i}))" for i, k in enumerate(signature) if k == "t")
+        args = " ".join(f"x{i}" if k == "t" else f"a{i}" for i, k in enumerate(signature))
+        text.append(f"(relation r{kind} (i64 {' '.join(columns)}))")
+        text.append(
+            f"(rule ((r{kind} i {' '.join(names)}){premises}) ((set (node i) ({kind} {args})))"
+            f' :ruleset load :name "source-{kind}")'
+        )
+    text.append("(relation rOrd (i64 i64))")
+    text.append('(rule ((rOrd i o) (= t (node i))) ((set (ord t) o) (set (tid t) i)) :ruleset load :name "source-ord")')
+    text.append("(relation rInputType (i64 i64 String))")
+    text.append(
+        "(rule ((rInputType i s d) (= t (node i))) ((set (shape t) s) (set (dtype t) d)) :ruleset load"
+        ' :name "source-input-type")'
+    )
+    return "\n".join(text)
+
+
+def load_program(egg: Egg, program: Program, shapes: Shapes) -> None:
+    """Loads terms, types and facts, and runs the load rules to the end."""
+    tables: dict[str, list[tuple[object, ...]]] = defaultdict(list)
+    for term in program.terms:
+        cells = [shapes.id(a) if k == "h" else a for a, k in zip(term.args, SIGNATURES[term.kind], strict=True)]  # type: ignore[arg-type]
+        tables[f"r{term.kind}"].append((term.id, *cells))
+        if term.kind == "Input":
+            tables["rInputType"].append((term.id, shapes.id(term.tensor.shape), term.tensor.dtype))
+        tables["rOrd"].append((term.id, _ord(term.kind, term.id)))
+    for fact in program.facts:
+        tables[str(fact[0])].append(tuple(shapes.id(c) if isinstance(c, tuple) else c for c in fact[1:]))
+    for relation, rows in tables.items():
+        egg.facts(relation, rows)
+    for relation, rows in type_facts().items():
+        egg.facts(relation, rows)
+    egg.run("load", saturate=True)
+
+
+def _ord(kind: str, number: int) -> int:
+    return 0 if kind in ("Input", "Full", "Iota") else (number + 1) * ORD_GAP
+
+
+def type_facts() -> dict[str, list[tuple[object, ...]]]:
+    """Type rules of the scalar vocabulary as facts."""
+    types = [*DTYPES, "weak"]
+    return {
+        "promote": [(a, b, "weak" if a == b == "weak" else promote([a, b])) for a in types for b in types],
+        "float-of": [(a, a if a == "weak" or DTYPES[a].kind == "float" else "f32") for a in types],
+        "float-type": [(a,) for a in DTYPES if DTYPES[a].kind == "float"],
+        "int-type": [(a,) for a in DTYPES if DTYPES[a].kind != "float"],
+        "result": [(row.name, row.result) for row in SCALAR.values()],
+        "axis-name": [(i, str(i)) for i in range(16)],
+    }

@@ -1,0 +1,120 @@
+"""Name, then ask: once algebra has saturated, every tensor class gets a number.
+
+From then on requests and answers between egglog and Python are rows of numbers and text.  A class that no source term
+numbered is numbered by loading its own row again over numbered operands.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from emmy.egraph.egg import Egg
+from emmy.egraph.loading import Shapes
+from emmy.ir.loop import Tensor
+from emmy.ir.tensor import PRIMITIVES, SIGNATURES
+
+
+@dataclass(frozen=True, slots=True)
+class Prim:
+    """One primitive row: an alternative way to make tensor `result` from `operands` (all by number)."""
+
+    id: int
+    kind: str
+    args: tuple[object, ...]
+    operands: tuple[int, ...]
+    result: int
+
+
+@dataclass(slots=True)
+class Numbering:
+    """`numbers` maps source term ids to class numbers (equal classes share one)."""
+
+    tensors: dict[int, Tensor]
+    order: dict[int, int]
+    prims: list[Prim]
+    numbers: dict[int, int]
+    rules: dict[int, str]
+
+
+def number(egg: Egg, shapes: Shapes) -> Numbering:
+    """Number every class of sort T; load numbers, ords and primitive rows as facts for the later rules."""
+    frozen = egg.freeze()
+    number_of: dict[Any, int] = {}
+    numbers: dict[int, int] = {}
+    for i, value in sorted(frozen.rows("node"), key=lambda r: r[0]):
+        number_of.setdefault(value, i)
+        numbers[i] = number_of[value]
+    pending = [
+        (kind, row[:-1], row[-1]) for kind in SIGNATURES if kind != "Input" for row in frozen.rows(kind)
+    ]
+    pending = _assign(egg, pending, number_of, max(numbers, default=-1) + 1)
+    egg.run("load", saturate=True)
+    egg.run("analysis", saturate=True)
+    frozen = egg.freeze()
+    numbers = {}
+    by_value: dict[Any, int] = {}
+    for i, value in sorted(frozen.rows("node"), key=lambda r: r[0]):
+        by_value.setdefault(value, i)
+        numbers[i] = by_value[value]
+    shape = {by_value[v]: shapes.shapes[s] for v, s in frozen.rows("shape") if v in by_value}
+    dtype = {by_value[v]: d for v, d in frozen.rows("dtype") if v in by_value}
+    order = {by_value[v]: o for v, o in frozen.rows("ord") if v in by_value}
+    tensors = {i: Tensor("f32" if dtype[i] == "weak" else dtype[i], shape[i]) for i in shape}
+    prims, rules = _prims(frozen, by_value, shapes)
+    _load_facts(egg, prims, order)
+    return Numbering(tensors, order, prims, numbers, rules)
+
+
+def _assign(egg: Egg, rows: list[Any], number_of: dict[Any, int], next_number: int) -> list[Any]:
+    """Operands first: a class whose operands are numbered gets the next number.  Returns nothing left over."""
+    while rows:
+        rest = []
+        tables: dict[str, list[tuple[object, ...]]] = defaultdict(list)
+        for kind, args, value in rows:
+            signature = SIGNATURES[kind]
+            if any(k == "t" and a not in number_of for a, k in zip(args, signature, strict=True)):
+                rest.append((kind, args, value))
+                continue
+            if value not in number_of:
+                number_of[value] = next_number
+                cells = [number_of[a] if k == "t" else a for a, k in zip(args, signature, strict=True)]
+                tables[f"r{kind}"].append((next_number, *cells))
+                next_number += 1
+        for relation, facts in tables.items():
+            egg.facts(relation, facts)
+        if len(rest) == len(rows):
+            raise AssertionError("a class of the model e-graph has no operands in order: a rule built a cycle")
+        rows = rest
+    return rows
+
+
+def _prims(frozen: Any, by_value: dict[Any, int], shapes: Shapes) -> tuple[list[Prim], dict[int, str]]:
+    prims: list[Prim] = []
+    rules: dict[int, str] = {}
+    for kind in SIGNATURES:
+        if kind == "Input" or kind not in PRIMITIVES:
+            continue
+        signature = SIGNATURES[kind]
+        made_by = {_key(r[:-1], by_value): r[-1] for r in frozen.rows(f"by_{kind}")}
+        for row in sorted(frozen.rows(kind), key=lambda r, s=signature: _key(r, by_value)):  # type: ignore[misc]
+            *args, value = row
+            operands = tuple(by_value[a] for a, k in zip(args, signature, strict=True) if k == "t")
+            plain = tuple(shapes.shapes[a] if k == "h" else a for a, k in zip(args, signature, strict=True) if k != "t")
+            rules[len(prims)] = made_by.get(_key(args, by_value), "")
+            prims.append(Prim(len(prims), kind, plain, operands, by_value[value]))
+    return prims, rules
+
+
+def _key(row: Any, by_value: dict[Any, int]) -> tuple[str, ...]:
+    return tuple(f"{c:09d}" if isinstance(c, int) else c if isinstance(c, str) else f"{by_value[c]:09d}" for c in row)
+
+
+def _load_facts(egg: Egg, prims: list[Prim], order: dict[int, int]) -> None:
+    egg.facts("at", [(i, o) for i, o in sorted(order.items())])
+    tables: dict[str, list[tuple[object, ...]]] = defaultdict(list)
+    for p in prims:
+        tables[f"prim{len(p.operands)}"].append((p.id, p.kind, p.result, *p.operands))
+    for relation, facts in tables.items():
+        egg.facts(relation, facts)

@@ -1,0 +1,53 @@
+"""Counts on a body that bound fusion: contractions, reductions, and how often an inlined value would be computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from emmy.ir.build import bounds
+from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Scan, Size
+
+# Points that one tile of a kernel holds of an axis before a value that lacks the axis is computed again.
+TILE = 256
+
+
+def extent(e: Expr, sizes: Mapping[str, int]) -> int:
+    """An extent as a number; symbolic sizes are taken from `sizes` (their example values)."""
+    if isinstance(e, Const):
+        return int(e.value)
+    if isinstance(e, Size):
+        return sizes[e.name]
+    if isinstance(e, Op) and e.dtype == "i64":
+        x, y = (extent(a, sizes) for a in e.args[:2])
+        return {"add": x + y, "mul": x * y, "floordiv": x // max(y, 1), "mod": x % max(y, 1), "max": max(x, y), "min": min(x, y)}[e.name]
+    hi = bounds(e)[1]
+    return 1 if hi is None else hi
+
+
+def contractions(body: Body) -> int:
+    """Sums of products that came from a contraction (nested sums of one count once), and attention's value sums."""
+    inner = {n.body for n in body.nodes if isinstance(n, Fold) and n.operand}
+    plain = sum(isinstance(n, Fold) and bool(n.operand) and n not in inner for n in body.nodes)
+    return plain + sum(isinstance(n, Online) and not isinstance(n.value, Const) for n in body.nodes)
+
+
+def reductions(body: Body) -> int:
+    """Folds and scans; a nest of sums over several axes counts once."""
+    inner = {n.body for n in body.nodes if isinstance(n, Fold)}
+    return sum(isinstance(n, Fold | Scan | Online) and n not in inner for n in body.nodes)
+
+
+def recomputation(body: Body, slot: int, sizes: Mapping[str, int]) -> int:
+    """How often a value inlined at `slot` would be computed: tiles over the output axes that its load lacks."""
+    worst = 1
+    for out in body.outs:
+        worst = max(worst, *(_repeats(out.axes, n, sizes) for n in body.nodes if isinstance(n, Load) and n.slot == slot), 1)
+    return worst
+
+
+def _repeats(axes: tuple[Ax, ...], node: Expr, sizes: Mapping[str, int]) -> int:
+    missing = 1
+    for a in axes:
+        if a not in node.free:
+            missing *= extent(a.extent, sizes)
+    return -(-missing // TILE)
