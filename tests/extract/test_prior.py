@@ -1,0 +1,145 @@
+"""The analytic prior: sane against known floors, never below its roofline, sensitive to every knob."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+import numpy as np
+import pytest
+
+from emmy.extract.prior import predict, predict_many, roofline
+from emmy.extract.work import analyse
+from emmy.ir.build import scalar
+from emmy.ir.config import KernelConfig
+from emmy.ir.loop import Out, ax, load
+from emmy.ir.target import TARGETS, target
+from tests import bodies as B
+
+H200 = target("sm_90a")
+
+
+def mma(m, n, tile_m=128, tile_n=128, tile_k=32, threads=256, stages=3, splits=1):
+    smem = (tile_m + tile_n) * tile_k * 2 * stages
+    registers = min(255, 64 + tile_m * tile_n // threads)
+    blocks = ceil(m / tile_m) * ceil(n / tile_n) * splits
+    return KernelConfig("mma", threads, blocks, tile_m, tile_n, tile_k, 16, stages, smem, registers, splits=splits)
+
+
+def row(rows, columns, threads=256, share=256, vector=16, registers=40):
+    at_once = threads // share
+    return KernelConfig("row", threads, ceil(rows / at_once), 1, columns, 1, vector, 1, 0, registers, at_once, share)
+
+
+def plain(points, threads=256):
+    return KernelConfig("plain", threads, ceil(points / threads), registers=40)
+
+
+def rms(m, k, dtype="bf16"):
+    i, r, c = ax("i", m), ax("r", k), ax("c", k)
+    value = scalar("mul", load(0, (i, c), dtype), B.rms_scale(load(0, (i, r), dtype), r))
+    return B.body([Out((i, c), (i, c), value, B.tensor(dtype, m, k))], [B.tensor(dtype, m, k)])
+
+
+def configs(m, n):
+    tiles = [(32, 32), (64, 64), (128, 64), (64, 128), (128, 128), (128, 256)]
+    return [
+        mma(m, n, tm, tn, tk, threads, stages)
+        for tm, tn in tiles for tk in (16, 32, 64) for threads in (128, 256) for stages in (1, 2, 3, 4)
+    ]  # fmt: skip
+
+
+CASES = [
+    (B.linear(4096, 4096, 4096), configs(4096, 4096)),
+    (B.linear(33, 77, 5), configs(33, 77)),
+    (B.rms_linear(512, 1024, 4096, factored=False), configs(512, 1024)),
+    (rms(8192, 4096), [row(8192, 4096, t, s, v) for t in (128, 256, 512) for s in (32, t) for v in (2, 8, 16)]),
+    (B.attention(1, 16, 8, 512, 512, 128),
+     [KernelConfig("attention", t, 16 * 512 // tm, tm, tn, 128, 16, s, s * tn * 512 + tm * 256, 128 + tm // 2)
+      for t in (64, 128) for tm in (32, 64, 128) for tn in (32, 64, 128) for s in (1, 2)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+@pytest.mark.parametrize("arch", sorted(TARGETS))
+def test_no_schedule_is_below_the_roofline_and_no_two_tie(case, arch):
+    body, rows = CASES[case]
+    work, t = analyse(body), target(arch)
+    seconds = predict_many(work, rows, t)
+    assert np.all(np.isfinite(seconds))
+    assert np.all(seconds >= roofline(work, t))
+    assert len(set(seconds.tolist())) == len(rows)
+
+
+def test_one_and_many_agree():
+    body, rows = CASES[0]
+    work = analyse(body)
+    assert [predict(work, c, H200) for c in rows[:5]] == predict_many(work, rows[:5], H200).tolist()
+
+
+def test_large_product_is_near_its_tensor_rate_and_a_thread_an_output_is_not():
+    work = analyse(B.linear(4096, 4096, 4096))
+    good, slow = predict(work, mma(4096, 4096), H200), predict(work, plain(4096 * 4096), H200)
+    assert roofline(work, H200) < good < 1.4 * roofline(work, H200)
+    assert slow > 20 * good
+
+
+def test_row_kernel_is_near_its_memory_floor():
+    work = analyse(rms(8192, 4096))
+    assert predict(work, row(8192, 4096), H200) < 1.15 * roofline(work, H200)
+    assert predict(work, plain(8192 * 4096), H200) > 20 * roofline(work, H200)
+
+
+def test_few_blocks_cost_waves_and_a_split_wins_them_back():
+    work = analyse(B.linear(64, 4096, 4096))
+    large, small = predict(work, mma(64, 4096), H200), predict(work, mma(64, 4096, 64, 64, 64, 128), H200)
+    split = predict(work, mma(64, 4096, 64, 64, 64, 128, splits=4), H200)
+    assert split < small < large
+
+
+def test_copy_and_compute_in_turns_cost_more_than_overlapped():
+    work = analyse(B.linear(4096, 4096, 4096))
+    assert predict(work, mma(4096, 4096, stages=3), H200) < 0.9 * predict(work, mma(4096, 4096, stages=1), H200)
+
+
+def test_norm_fused_into_a_product_beats_the_cut_and_the_scale_on_the_operand():
+    product = mma(512, 1024, 64, 64, 32, 128)
+    late, early = (predict(analyse(B.rms_linear(512, 1024, 4096, factored=f)), product, H200) for f in (True, False))
+    cut = predict(analyse(B.linear(512, 1024, 4096)), product, H200) + predict(analyse(rms(512, 4096)), row(512, 4096), H200)
+    assert late < cut
+    assert late < early
+
+
+def test_recomputing_a_product_for_every_tile_loses_to_the_cut():
+    # (x A) is made again for each of the columns' tiles of (x A) B
+    i, j = B.axes(2048, 4096)
+    r, q = ax("r", 4096), ax("q", 1024)
+    from emmy.ir.loop import fold
+
+    inner = fold("sum", q, scalar("mul", load(0, (i, q), "bf16"), load(1, (r, q), "bf16")), "bf16")
+    value = fold("sum", r, scalar("mul", inner, load(2, (j, r), "bf16")), "bf16")
+    both = B.body(
+        [Out((i, j), (i, j), value, B.tensor("bf16", 2048, 4096))],
+        [B.tensor("bf16", 2048, 1024), B.tensor("bf16", 4096, 1024), B.tensor("bf16", 4096, 4096)],
+    )
+    fused = predict(analyse(both), mma(2048, 4096), H200)
+    cut = sum(predict(analyse(B.linear(2048, 4096, k)), mma(2048, 4096), H200) for k in (1024, 4096))
+    assert fused > 2 * cut
+
+
+def test_narrow_access_and_idle_threads_cost():
+    work = analyse(rms(8192, 4096))
+    assert predict(work, row(8192, 4096, vector=16), H200) < predict(work, row(8192, 4096, vector=2), H200)
+    few = analyse(rms(16, 8192))
+    assert predict(few, row(16, 8192, 512, 512), H200) < predict(few, row(16, 8192, 32, 32, registers=255), H200)
+
+
+def test_more_registers_never_help():
+    work, config = analyse(rms(8192, 4096)), row(8192, 4096)
+    costs = [predict(work, replace(config, registers=r), H200) for r in (40, 64, 128, 255)]
+    assert costs == sorted(costs)
+
+
+def test_a_slower_card_is_slower():
+    work, config = analyse(rms(8192, 4096)), row(8192, 4096)
+    assert predict(work, config, target("sm_86")) > 3 * predict(work, config, H200)
