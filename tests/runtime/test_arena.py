@@ -17,7 +17,7 @@ def test_buffers_alive_together_never_overlap(lives: list[Lifetime]) -> None:
     for k, a in enumerate(lives):
         start = layout.offsets[a.name]
         assert start % ALIGNMENT == 0
-        assert 0 <= start and start + a.bytes <= layout.bytes or a.bytes == 0
+        assert (start >= 0 and start + a.bytes <= layout.bytes) or a.bytes == 0
         for b in lives[k + 1 :]:
             other = layout.offsets[b.name]
             apart = start + a.bytes <= other or other + b.bytes <= start

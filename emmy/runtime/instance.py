@@ -1,0 +1,146 @@
+"""A plan bound to concrete sizes: shapes, arena layout, and launches with their arguments, grouped into CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from emmy.errors import PlanError
+from emmy.ir.dtype import DTYPES
+from emmy.ir.loop import Tensor
+from emmy.ir.plan import Buffer, KernelLaunch, Launch, OpaqueLaunch
+from emmy.runtime.arena import Layout, Lifetime, place
+from emmy.runtime.driver import Arguments, Function, Invocation, KernelGraph
+from emmy.runtime.sizes import Sizes, count, evaluate, shape
+
+# CUDA C++ Programming Guide, technical specifications of every compute capability
+_GRID_LIMITS: Final = (2**31 - 1, 65535, 65535)
+# one kernel is launched as fast by itself
+_GRAPH_FROM: Final = 2
+
+Functions = Mapping[tuple[str, str], Function]
+
+
+class Segment:
+    """Kernels in a row.  Arguments that are pointers are set by buffer name, and only what changed is set again."""
+
+    def __init__(self, invocations: Sequence[Invocation], buffers: Sequence[Sequence[str]]) -> None:
+        self.invocations = tuple(invocations)
+        self._users: dict[str, list[tuple[int, int]]] = {}
+        for k, names in enumerate(buffers):
+            for slot, name in enumerate(names):
+                self._users.setdefault(name, []).append((k, slot))
+        self._stale: set[int] = set()
+        self._graph: KernelGraph | None = None
+
+    def point(self, name: str, pointer: int) -> None:
+        for k, slot in self._users.get(name, ()):
+            self.invocations[k].arguments.values[slot] = pointer
+            self._stale.add(k)
+
+    def run(self, stream: int, graph: bool) -> None:
+        if not graph or len(self.invocations) < _GRAPH_FROM:
+            for invocation in self.invocations:
+                invocation.launch(stream)
+            return
+        if self._graph is None:
+            self._graph = KernelGraph(self.invocations)
+            self._stale.clear()
+        for k in sorted(self._stale):
+            self._graph.update(k, self.invocations[k])
+        self._stale.clear()
+        self._graph.launch(stream)
+
+    def close(self) -> None:
+        if self._graph is not None:
+            self._graph.close()
+            self._graph = None
+
+
+class Instance:
+    """`shapes` of every buffer whose sizes are given, the arena's `layout`, and `steps` in order.
+
+    `lives` names the buffers of the arena, each with the first and last launch that uses it.
+    """
+
+    def __init__(
+        self,
+        buffers: Mapping[str, Buffer],
+        lives: Mapping[str, tuple[int, int]],
+        launches: Sequence[Launch],
+        sizes: Sizes,
+        functions: Functions,
+    ) -> None:
+        self.sizes = dict(sizes)
+        self.shapes = {name: shape(b.tensor, sizes) for name, b in buffers.items() if _known(b.tensor, sizes)}
+        self.lifetimes = tuple(Lifetime(n, self._bytes(buffers[n]), *span) for n, span in lives.items())
+        self.layout: Layout = place(self.lifetimes)
+        self.steps = tuple(_steps(launches, sizes, functions))
+        self._segments = [s for s in self.steps if isinstance(s, Segment)]
+        self._pointers: dict[str, int] = {}
+        self._base = -1
+
+    def _bytes(self, buffer: Buffer) -> int:
+        return count(self.shapes[buffer.name]) * DTYPES[buffer.tensor.dtype].bytes
+
+    def point(self, name: str, pointer: int) -> None:
+        """From now on `name` lies at `pointer`, a device address."""
+        if self._pointers.get(name) == pointer:
+            return
+        self._pointers[name] = pointer
+        for segment in self._segments:
+            segment.point(name, pointer)
+
+    def rebase(self, base: int) -> None:
+        """From now on the arena begins at `base`."""
+        if base == self._base:
+            return
+        self._base = base
+        for name, offset in self.layout.offsets.items():
+            self.point(name, base + offset)
+
+    def close(self) -> None:
+        for segment in self._segments:
+            segment.close()
+
+
+def _known(tensor: Tensor, sizes: Sizes) -> bool:
+    return all(e.sizes <= sizes.keys() for e in tensor.shape)
+
+
+def _steps(launches: Sequence[Launch], sizes: Sizes, functions: Functions) -> Iterator[Segment | OpaqueLaunch]:
+    """Runs of kernels between opaque launches, without the kernels that have nothing to do."""
+    row: list[tuple[Invocation, KernelLaunch]] = []
+    for launch in launches:
+        if isinstance(launch, KernelLaunch):
+            grid = grid_of(launch, sizes)
+            if 0 not in grid:
+                row.append((_prepare(launch, grid, sizes, functions), launch))
+            continue
+        if row:
+            yield _segment(row)
+        row = []
+        yield launch
+    if row:
+        yield _segment(row)
+
+
+def _segment(row: Sequence[tuple[Invocation, KernelLaunch]]) -> Segment:
+    return Segment([i for i, _ in row], [(*n.operands, *n.results) for _, n in row])
+
+
+def grid_of(launch: KernelLaunch, sizes: Sizes) -> tuple[int, int, int]:
+    """Blocks in x, y, z; PlanError where that is more than any GPU takes."""
+    x, y, z = (evaluate(e, sizes) for e in launch.grid)
+    for extent, limit in zip((x, y, z), _GRID_LIMITS, strict=True):
+        if not 0 <= extent <= limit:
+            grid = f"launch {launch.name!r} has grid {(x, y, z)} for {dict(sizes)}"
+            raise PlanError(grid, f"the limit is {_GRID_LIMITS}")
+    return x, y, z
+
+
+def _prepare(launch: KernelLaunch, grid: tuple[int, int, int], sizes: Sizes, functions: Functions) -> Invocation:
+    function = functions[launch.source, launch.name]
+    pointers = [0] * (len(launch.operands) + len(launch.results))
+    arguments = Arguments([*pointers, *(sizes[name] for name in launch.sizes)])
+    return Invocation(function, grid, launch.block, launch.smem, arguments)
