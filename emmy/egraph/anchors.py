@@ -97,10 +97,15 @@ def find_anchors(
     g = _Graph(prims, tensors, order, sizes)
     ordered = sorted(g.made, key=lambda t: (order[t], t))
     anchor = {t for t in outputs if t not in inputs}
+    constant, works, fixed = _constants(g, ordered, parameters)
     for t in ordered:
-        if any(p.kind in BREAKERS for p in g.made[t]):
+        if t not in fixed and any(p.kind in BREAKERS for p in g.made[t]):
             anchor.add(g.top(t))
-    folded = _folded(g, ordered, parameters, anchor)
+    folded = {
+        g.top(t) if g.top(t) in constant else t
+        for t in ordered
+        if t in works and (t in anchor or any(p.result not in constant for p in g.readers[t]))
+    }
     anchor |= folded
     feet = _Feet(g, anchor, inputs)
     products = _contraction_products(g)
@@ -157,26 +162,23 @@ class _Feet:
         return done
 
 
-def _folded(g: _Graph, ordered: list[int], parameters: frozenset[int], anchor: set[int]) -> set[int]:
-    """Values of parameters alone, with some arithmetic in them, that meet other values or are returned."""
-    constant: dict[int, bool] = dict.fromkeys(parameters, True)
-    works: dict[int, bool] = dict.fromkeys(parameters, False)
-    fixed: dict[int, bool] = {}
+def _constants(g: _Graph, ordered: list[int], parameters: frozenset[int]) -> tuple[set[int], set[int], set[int]]:
+    """Values of parameters alone; those of them with some arithmetic; and values of no input at all.
+
+    The last kind (constants, index arithmetic) is cheaper to compute than to read, and is never stored.
+    """
+    constant, works, fixed = set(parameters), set[int](), set[int]()
     for t in ordered:
-        best = next((p for p in g.made[t] if all(constant.get(x, fixed.get(x, False)) for x in p.operands)), None)
-        if best is None:
+        row = next((p for p in g.made[t] if all(x in constant or x in fixed for x in p.operands)), None)
+        if row is None:
             continue
-        if not any(constant.get(x, False) for x in best.operands):
-            fixed[t] = True  # constants and index arithmetic only: cheaper to compute than to read
+        if not any(x in constant for x in row.operands):
+            fixed.add(t)
             continue
-        constant[t] = True
-        works[t] = any(works.get(x, False) for x in best.operands) or best.kind not in LAYOUT
-    return {
-        g.top(t) if constant.get(g.top(t)) else t
-        for t in ordered
-        if constant.get(t) and works.get(t)
-        and (t in anchor or any(not constant.get(p.result) for p in g.readers[t]))
-    }  # fmt: skip
+        constant.add(t)
+        if row.kind not in LAYOUT or any(x in works for x in row.operands):
+            works.add(t)
+    return constant, works, fixed
 
 
 def _is_wide(g: _Graph, feet: _Feet, t: int) -> bool:

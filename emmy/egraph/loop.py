@@ -75,7 +75,8 @@ class LoopGraph:
             found = [choose.best(o.value) for o in b.outs]
             if all(new is o.value for new, o in zip(found, b.outs, strict=True)):
                 continue
-            outs = tuple(Out(o.axes, o.index, canonical(new), o.tensor) for new, o in zip(found, b.outs, strict=True))
+            values = canonical(found, b.slots)
+            outs = tuple(Out(o.axes, o.index, v, o.tensor) for v, o in zip(values, b.outs, strict=True))
             better = Body(outs, b.slots)
             if better.hash != b.hash and _loads(better) == _loads(b):
                 self.known[b.hash] = better

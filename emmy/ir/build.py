@@ -265,6 +265,9 @@ def scalar(name: str, *args: Expr) -> Expr:
             return yes if cond.value else no
         if yes is no:
             return yes
+        if isinstance(cond, Op) and cond.name == "lt" and isinstance(cond.args[0], Ax) and cond.args[1] is const(1):
+            if not no.has_fold and _at_zero(no, cond.args[0]) is yes:
+                return no  # the first element of a prefix that continues the rest
     if name in ("and", "or"):
         for a, b in (args, args[::-1]):
             if isinstance(a, Const):
@@ -274,6 +277,19 @@ def scalar(name: str, *args: Expr) -> Expr:
     if name == "not" and isinstance(args[0], Const):
         return const(not args[0].value, "bool")
     return op(name, *args, dtype=result_dtype(name, args))
+
+
+def _is_zero(e: Expr) -> bool:
+    return isinstance(e, Const) and e.dtype != "bool" and e.value == 0
+
+
+def _at_zero(e: Expr, axis: Ax) -> Expr:
+    """The expression (without folds) where an axis is 0."""
+    if e is axis:
+        return const(0)
+    if axis not in e.free or isinstance(e, Ax):
+        return e
+    return rebuild(e, tuple(_at_zero(c, axis) for c in e.children))
 
 
 def _compare(name: str, x: Expr, y: Expr) -> bool | None:
@@ -319,6 +335,8 @@ def rebuild(node: Expr, children: tuple[Expr, ...]) -> Expr:
         return scalar(node.name, *children)
     if isinstance(node, Fold):
         return fold(node.kind, node.axis, children[0], node.operand)
+    if isinstance(node, Scan) and node.kind == "sum" and _is_zero(children[1]):
+        return children[1]
     if isinstance(node, Scan):
         return scan(node.kind, node.axis, children[0], children[1])
     if isinstance(node, Online):

@@ -10,14 +10,14 @@ indices, whatever those are.  Layouts, gathers and broadcasts need no cases of t
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from emmy.ir.build import iadd, idiv, imod, imul, rebuild
+from emmy.ir.build import iadd, idiv, imod, imul, isub, rebuild
 from emmy.ir.loop import (
     Ax, Binder, Body, Const, Expr, Fold, Load, Online, Op, Out, Scan, Tensor, ax, const, fold, load, online, scan, visit,
 )  # fmt: skip
-from emmy.ir.scalar import SCALAR
+from emmy.ir.order import sort_operands
 
 Env = dict[Ax, Expr]
 
@@ -204,6 +204,63 @@ def _split_free(out: Out, tag: int) -> Out:
     return Out(tuple(axes), out.index, out.value, out.tensor)
 
 
+def _merge_free(out: Out) -> Out:
+    """Undo splits that nothing needs: two axes that are only used as `a * extent(b) + b` are one."""
+    axes = list(out.axes)
+    k = 0
+    while k + 1 < len(axes):
+        merged = _merged(out, axes[k], axes[k + 1])
+        if merged is None:
+            k += 1
+            continue
+        axis, out = merged
+        axes[k : k + 2] = [axis]
+        k = max(0, k - 1)
+    return Out(tuple(axes), out.index, out.value, out.tensor)
+
+
+def _merged(out: Out, high: Ax, low: Ax) -> tuple[Ax, Out] | None:
+    if high.size is None or low.size is None:
+        return None
+    axis = ax(f"m{high.name}{low.name}", high.size * low.size)
+    # with high = (axis - low) / extent(low), a use of both as one number loses `low`
+    fused = _Fuse(high, low, axis)
+    index = tuple(fused.apply(i) for i in out.index)
+    value = fused.apply(out.value)
+    if any(a in e.free for e in (*index, value) for a in (high, low)):
+        return None
+    return axis, Out(out.axes, index, value, out.tensor)
+
+
+class _Fuse:
+    """Rewrites `high * n + low` (n the extent of low) to one axis wherever a sum holds both."""
+
+    def __init__(self, high: Ax, low: Ax, axis: Ax) -> None:
+        self.high, self.low, self.axis = high, low, axis
+        self.both = iadd(imul(high, low.extent), low)
+        self.memo: dict[Expr, Expr] = {}
+
+    def apply(self, e: Expr) -> Expr:
+        if self.high not in e.free and self.low not in e.free:
+            return e
+        done = self.memo.get(e)
+        if done is None:
+            done = self.memo[e] = self._apply(e)
+        return done
+
+    def _apply(self, e: Expr) -> Expr:
+        if e.type == "i64" and isinstance(e, Op) and e.name in ("add", "mul"):
+            # c * (high * n + low) + rest  =  c * axis + rest, where rest has neither axis
+            at_low = Substitution(_Same()).apply(e, {self.high: const(0)})
+            zero = Substitution(_Same()).apply(at_low, {self.low: const(0)})
+            slope = isub(Substitution(_Same()).apply(at_low, {self.low: const(1)}), zero)
+            if isinstance(slope, Const) and iadd(zero, imul(slope, self.both)) is e:
+                return iadd(self.apply(zero), imul(slope, self.axis))
+        if not e.children:
+            return e
+        return rebuild(e, tuple(self.apply(c) for c in e.children))
+
+
 class _SplitFolds(Substitution):
     """sum over c of f(c // k, c % k)  ->  sum over c1 of sum over c2 of f(c1, c2); also max, min, prod, or, and."""
 
@@ -256,59 +313,21 @@ class _Names:
         return rebuild(node, tuple(self.apply(c, env) for c in node.children))
 
 
-def _blind(node: Expr, memo: dict[Expr, str]) -> str:
-    """Content hash that does not see slot numbers."""
-    seen: dict[Expr, None] = {}
-    visit(node, seen)
-    for n in seen:
-        if n in memo:
-            continue
-        parts = [type(n).__name__]
-        if isinstance(n, Load):
-            parts += [n.dtype, *(memo[i] for i in n.index)]
-        elif isinstance(n, Op):
-            parts += [n.name, n.dtype, *(memo[a] for a in n.args)]
-        elif isinstance(n, Fold | Scan | Online):
-            parts += [getattr(n, "kind", ""), getattr(n, "operand", ""), n.axis.text, *(memo[c] for c in n.children)]
-        else:
-            parts.append(n.text)
-        memo[n] = hashlib.sha1("|".join(parts).encode()).hexdigest()[:20]
-    return memo[node]
-
-
-class _Sort:
-    def __init__(self) -> None:
-        self.memo: dict[Expr, Expr] = {}
-        self.hashes: dict[Expr, str] = {}
-
-    def apply(self, root: Expr) -> Expr:
-        seen: dict[Expr, None] = {}
-        visit(root, seen)
-        for n in seen:
-            if n in self.memo:
-                continue
-            kids = tuple(self.memo[c] for c in n.children)
-            if isinstance(n, Op) and SCALAR[n.name].commutes and n.dtype != "i64":
-                kids = tuple(sorted(kids, key=lambda c: _blind(c, self.hashes)))
-            self.memo[n] = rebuild(n, kids) if kids else n
-        return self.memo[root]
-
-
 def normalize(outs: Sequence[Out], slots: Sequence[Tensor]) -> tuple[Body, tuple[int, ...]]:
     """The canonical body of these results, and for each of its slots the number that slot had before."""
     work = _drop_unit_axes(outs)
     folds = _SplitFolds()
     empty: Env = {}
     work = [Out(o.axes, o.index, folds.apply(o.value, empty), o.tensor) for o in work]
-    work = [_split_free(o, n) for n, o in enumerate(work)]
-    names, sort = _Names(), _Sort()
+    work = [_merge_free(_split_free(o, n)) for n, o in enumerate(work)]
+    names = _Names()
     named: list[Out] = []
     for o in work:
         env: Env = {a: ax(f"o{i}", a.extent) for i, a in enumerate(o.axes)}
         index = tuple(names.apply(i, env) for i in o.index)
-        value = sort.apply(names.apply(o.value, env))
-        named.append(Out(tuple(env[a] for a in o.axes), index, value, o.tensor))  # type: ignore[misc]
-    return _number_slots(named, slots)
+        named.append(Out(tuple(env[a] for a in o.axes), index, names.apply(o.value, env), o.tensor))  # type: ignore[misc]
+    ordered = sort_operands([o.value for o in named], slots)
+    return _number_slots([replace(o, value=v) for o, v in zip(named, ordered, strict=True)], slots)
 
 
 def _number_slots(outs: Sequence[Out], slots: Sequence[Tensor]) -> tuple[Body, tuple[int, ...]]:
@@ -341,9 +360,10 @@ def reslot(body: Body, slots: Sequence[int], tensors: Sequence[Tensor]) -> tuple
     return normalize([Out(o.axes, o.index, sub.apply(o.value, {}), o.tensor) for o in body.outs], tensors)
 
 
-def canonical(value: Expr) -> Expr:
-    """Canonical bound names and operand order of a value whose free axes and slots already are."""
-    return _Sort().apply(_Names().apply(value, {a: a for a in value.free}))
+def canonical(values: Sequence[Expr], slots: Sequence[Tensor]) -> list[Expr]:
+    """Canonical bound names and operand order of values whose free axes and slots already are."""
+    names = _Names()
+    return sort_operands([names.apply(v, {a: a for a in v.free}) for v in values], slots)
 
 
 def compose(
