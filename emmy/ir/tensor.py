@@ -71,11 +71,12 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class OpaqueCall:
-    """A Torch IR node that PyTorch executes: its index in the graph, tensor operands and results as term ids."""
+    """A Torch IR node that PyTorch executes: its index in the graph, tensor operands and results as term ids, and why."""
 
     node: int
     operands: tuple[int, ...]
     results: tuple[int, ...]
+    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -116,10 +117,12 @@ class Terms:
         self.inputs += 1
         return self.add("Input", (self.inputs - 1,), tensor)
 
-    def opaque(self, node: int, operands: Sequence[int], results: Sequence[Tensor]) -> tuple[int, ...]:
+    def opaque(
+        self, node: int, operands: Sequence[int], results: Sequence[Tensor], reason: str = ""
+    ) -> tuple[int, ...]:
         """Results of a node that PyTorch executes."""
         made = tuple(self.input(t) for t in results)
-        self.calls.append(OpaqueCall(node, tuple(operands), made))
+        self.calls.append(OpaqueCall(node, tuple(operands), made, reason))
         return made
 
     def full(self, value: float | int | bool, shape: Shape = (), dtype: str = "weak") -> int:
