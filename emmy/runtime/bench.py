@@ -15,6 +15,7 @@ What cannot be captured (a call that waits for the GPU) is timed without a graph
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -129,8 +130,8 @@ class _Timed:
         self.method = "rotate" if rotate else "graph"
         row = copies if cold else copies * _repeats(copies)
         self.calls = len(row)
-        self._results: list[object] = []
-        graph = _capture(row, self._results)
+        self._results: list[object] = []  # alive as long as the graph that writes them
+        graph = None if any(_waits(one) for one in copies) else _capture(row, self._results)
         if graph is not None:
             self.run: Callable[[], object] = graph.replay
             return
@@ -157,9 +158,29 @@ def _seconds(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
     return float(start.elapsed_time(end)) * 1e-3
 
 
+def _waits(call: Call) -> bool:
+    """Whether the call waits for the GPU, which no capture allows; asked without one, since a capture that fails
+    leaves PyTorch's allocator believing that it still goes on."""
+    mode = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch warns that this mode does not see every wait
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        call()
+    except RuntimeError as error:
+        if "synchroniz" not in str(error):
+            raise
+        return True
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+    return False
+
+
 def _capture(row: Sequence[Call], results: list[object]) -> torch.cuda.CUDAGraph | None:
-    """A graph of the calls, None where one of them cannot be captured.  `results` keeps what they return alive."""
+    """A graph of the calls, None where one of them cannot be captured.  `results` takes what the last one returns."""
     graph = torch.cuda.CUDAGraph()
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    random = generator.clone_state()
     try:
         with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
             for call in row:
@@ -168,6 +189,7 @@ def _capture(row: Sequence[Call], results: list[object]) -> torch.cuda.CUDAGraph
         # PyTorch raises this type for every call that capture forbids
         if "captur" not in str(error):
             raise
+        generator.graphsafe_set_state(random)  # else it believes that the capture goes on, and refuses to be used
         torch.cuda.synchronize()
         return None
     graph.replay()

@@ -131,7 +131,7 @@ class Module:
             if b.source not in weights:
                 raise InputError(f"weight {b.source!r} is missing (buffer {name!r})", "pass the model's whole state")
             given = weights[b.source].detach()
-            bind_sizes([Argument(b.source, b.tensor, tuple(given.shape))], ())
+            bind_sizes([Argument(b.source, b.tensor, tuple(given.shape), "weight")], ())
             place = (given.device, given.data_ptr(), given.dtype, given.shape, given.stride())
             if place not in moved:
                 moved[place] = plain(given.to(self.device))

@@ -74,11 +74,12 @@ def count(extents: Sequence[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An input as the plan expects it, and the shape that the call gives it."""
+    """An input (or whatever `kind` says) as the plan expects it, and the shape that it was given with."""
 
     name: str
     tensor: Tensor
     found: tuple[int, ...]
+    kind: str = "input"
 
 
 def bind_sizes(arguments: Sequence[Argument], declared: Sequence[SizeVar]) -> dict[str, int]:
@@ -91,7 +92,7 @@ def bind_sizes(arguments: Sequence[Argument], declared: Sequence[SizeVar]) -> di
     for a in arguments:
         if len(a.found) != len(a.tensor.shape):
             raise InputError(
-                f"input {a.name!r} has {len(a.found)} dimensions {list(a.found)}, expected {len(a.tensor.shape)}: "
+                f"{a.kind} {a.name!r} has {len(a.found)} dimensions {list(a.found)}, expected {len(a.tensor.shape)}: "
                 f"{a.tensor.text}"
             )
     sizes: dict[str, int] = {}
@@ -139,4 +140,4 @@ def _check(a: Argument, sizes: Sizes) -> None:
         expected = evaluate(e, sizes)
         if found != expected:
             spelled = f"{expected}" if isinstance(e, Const) else f"{e.text} = {expected}"
-            raise InputError(f"input {a.name!r}, dimension {k}: expected {spelled}, found {found}")
+            raise InputError(f"{a.kind} {a.name!r}, dimension {k}: expected {spelled}, found {found}")
