@@ -102,9 +102,9 @@ def find_anchors(
         if t not in fixed and any(p.kind in BREAKERS for p in g.made[t]):
             anchor.add(g.top(t))
     folded = {
-        g.top(t) if g.top(t) in constant else t
+        t
         for t in ordered
-        if t in works and (t in anchor or any(p.result not in constant for p in g.readers[t]))
+        if t in works and not g.is_layout(t) and (t in anchor or any(r not in constant for r, _ in g.through(t)))
     }
     anchor |= folded
     feet = _Feet(g, anchor, inputs)

@@ -6,12 +6,13 @@ Every T-valued column of a term is the number of an earlier term; `node` maps nu
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 
 from emmy.egraph.egg import Egg
 from emmy.ir.dtype import DTYPES
 from emmy.ir.loop import Expr
 from emmy.ir.scalar import SCALAR
-from emmy.ir.tensor import SIGNATURES, Program, promote
+from emmy.ir.tensor import SIGNATURES, Program, Term, promote
 
 # Source operations lie this far apart in `ord`, so that rules can place nodes between an operation and its operands.
 ORD_GAP = 1 << 20
@@ -25,6 +26,15 @@ class Shapes:
     def __init__(self) -> None:
         self.ids: dict[Shape, int] = {(): 0}
         self.shapes: list[Shape] = [()]
+
+    def vectors(self) -> list[tuple[int, int]]:
+        """(g, x) where g is one-dimensional over the last axis of x."""
+        return [
+            (g, x)
+            for a, g in self.ids.items()
+            for b, x in self.ids.items()
+            if len(a) == 1 and len(b) > 1 and a[0] is b[-1]
+        ]
 
     def id(self, shape: Shape) -> int:
         if shape not in self.ids:
@@ -48,6 +58,8 @@ def load_rules() -> str:
         )
     text.append("(relation rOrd (i64 i64))")
     text.append('(rule ((rOrd i o) (= t (node i))) ((set (ord t) o) (set (tid t) i)) :ruleset load :name "source-ord")')
+    text.append("(relation rParameter (i64))")
+    text.append('(rule ((rParameter i) (= t (node i))) ((parameter t)) :ruleset load :name "source-parameter")')
     text.append("(relation rInputType (i64 i64 String))")
     text.append(
         "(rule ((rInputType i s d) (= t (node i))) ((set (shape t) s) (set (dtype t) d)) :ruleset load"
@@ -56,20 +68,30 @@ def load_rules() -> str:
     return "\n".join(text)
 
 
-def load_program(egg: Egg, program: Program, shapes: Shapes) -> None:
-    """Loads terms, types and facts, and runs the load rules to the end."""
+def load_program(egg: Egg, program: Program, shapes: Shapes, parameters: frozenset[int]) -> None:
+    """Loads terms, types and facts, and runs the load rules to the end.  `parameters` are term ids of inputs."""
+    for relation, rows in type_facts().items():
+        egg.facts(relation, rows)
+    order = {t.id: _ord(t.kind, t.id) for t in program.terms}
+    load_terms(egg, program.terms, program.facts, order, shapes, parameters)
+
+
+def load_terms(
+    egg: Egg, terms: Iterable[Term], facts: Iterable[tuple[object, ...]], order: Mapping[int, int], shapes: Shapes,
+    parameters: Iterable[int] = (),
+) -> None:  # fmt: skip
+    """Loads rows of terms whose operands are loaded or among them, at the given positions."""
     tables: dict[str, list[tuple[object, ...]]] = defaultdict(list)
-    for term in program.terms:
+    for term in terms:
         cells = [shapes.id(a) if k == "h" else a for a, k in zip(term.args, SIGNATURES[term.kind], strict=True)]  # type: ignore[arg-type]
         tables[f"r{term.kind}"].append((term.id, *cells))
         if term.kind == "Input":
             tables["rInputType"].append((term.id, shapes.id(term.tensor.shape), term.tensor.dtype))
-        tables["rOrd"].append((term.id, _ord(term.kind, term.id)))
-    for fact in program.facts:
+        tables["rOrd"].append((term.id, order[term.id]))
+    for fact in facts:
         tables[str(fact[0])].append(tuple(shapes.id(c) if isinstance(c, tuple) else c for c in fact[1:]))
+    tables["rParameter"] = [(x,) for x in parameters]
     for relation, rows in tables.items():
-        egg.facts(relation, rows)
-    for relation, rows in type_facts().items():
         egg.facts(relation, rows)
     egg.run("load", saturate=True)
 

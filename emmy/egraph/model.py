@@ -16,12 +16,13 @@ from emmy.egraph.fusion import LAUNCH_RULES, Fusion, Launch
 from emmy.egraph.loading import Shapes, load_program, load_rules
 from emmy.egraph.loop import LoopGraph, LoopStats
 from emmy.egraph.numbering import Numbering, number
+from emmy.egraph.siblings import merge_siblings
 from emmy.ir.loop import Body
 from emmy.ir.normal import Substitution
 from emmy.ir.parse import index_text, parse_index
 from emmy.ir.tensor import Program, coordinates
 
-MODEL_FILES: Final = ("model", "decompose", "algebra", "lift", "fuse")
+MODEL_FILES: Final = ("model", "decompose", "algebra", "siblings", "lift", "fuse")
 BOUNDS: Final = {
     "MAX_CONTRACTIONS": 2,
     "MAX_CONTRACTIONS_INLINED": 3,
@@ -103,9 +104,11 @@ def saturate(
     egg.add(load_rules())
     egg.add(LAUNCH_RULES)
     shapes = Shapes()
-    load_program(egg, program, shapes)
+    load_program(egg, program, shapes, parameters)
     t = stage("load", t)
     _decompose(egg, shapes, algebra="o" in stages)
+    if "o" in stages and merge_siblings(egg, program, shapes):
+        _decompose(egg, shapes, algebra=True)
     t = stage("decompose", t)
     numbering = number(egg, shapes)
     numbers = numbering.numbers
