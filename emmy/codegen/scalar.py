@@ -79,8 +79,12 @@ class Scalars:
     """
 
     def __init__(
-        self, body: Body, operands: Sequence[str] = (), results: Sequence[str] = (), limits: Mapping[str, int] | None = None
-    ) -> None:  # fmt: skip
+        self,
+        body: Body,
+        operands: Sequence[str] = (),
+        results: Sequence[str] = (),
+        limits: Mapping[str, int] | None = None,
+    ) -> None:
         self.body, self.slots = body, body.slots
         self.names = Names(RESERVED)
         self.operands = [self.names.fresh(identifier(n)) for n in operands or [f"x{i}" for i in range(len(self.slots))]]
@@ -222,28 +226,29 @@ class Scalars:
         if e.name in _COMPARE and e.args[0].type == "i64":
             x = compare(_COMPARE[e.name], *_same_width(args[0], args[1]))
             return x if isinstance(x, Lit) else scope.code.let_numbered("v", x)
-        if e.dtype == "i64" and e.name in ("add", "sub", "mul", "floordiv", "mod") and self.ranges.narrow(e):
-            return self._integer(e, args, scope)
+        if e.dtype == "i64" and e.name in ("add", "sub", "mul", "floordiv", "mod"):
+            x = self._integer(e, args)
+            return x if isinstance(x, Lit | Var) else scope.code.let_numbered("v", x)
         return scope.code.let_numbered("v", self._computed(e, args))
 
-    def _integer(self, e: Op, args: list[X], scope: Scope) -> X:
-        """i64 arithmetic whose result and operands are known to be small: plain operators on 32 bits."""
-        if not all(self.ranges.narrow(a) for a in e.args):
-            return scope.code.let_numbered("v", self._computed(e, args))
-        a, b = (convert(x, "i32") for x in args)
+    def _integer(self, e: Op, args: list[X]) -> X:
+        """i64 arithmetic: on 32 bits where operands and result are known to be small; wrapping only on loaded values."""
+        small = self.ranges.narrow(e) and all(self.ranges.narrow(a) for a in e.args)
+        low, least = self.ranges.of(e.args[0])[0], self.ranges.of(e.args[1])[0]
+        a, b = (convert(x, "i32" if small else "i64") for x in args)
         if e.name in ("floordiv", "mod"):
-            low = self.ranges.of(e.args[0])[0]
-            if low is None or low < 0 or (self.ranges.of(e.args[1])[0] or 0) <= 0:
-                word = "floordiv_index" if e.name == "floordiv" else "floormod_index"
-                return scope.code.let_numbered("v", call(word, a, b, type="i32"))
-            x = div(a, b) if e.name == "floordiv" else mod(a, b)
-        else:
-            x = {"add": add, "sub": sub, "mul": mul}[e.name](a, b)
-        return x if isinstance(x, Lit | Var) else scope.code.let_numbered("v", x)
+            if low is None or low < 0 or least is None or least <= 0:
+                return self._computed(e, [a, b])
+            return div(a, b) if e.name == "floordiv" else mod(a, b)
+        if not small and self.reads(e):
+            return self._computed(e, [a, b])
+        return {"add": add, "sub": sub, "mul": mul}[e.name](a, b)
 
     def _computed(self, e: Op, args: list[X]) -> X:
         """The operation on operands brought to one type."""
         t = self._operand_type(e)
+        if t == "i64" and all(x.type == "i32" for x in args) and self.ranges.narrow(e):
+            t = "i32"
         xs = [_as(x, t) for x in args]
         if e.name in ("add", "sub", "mul", "div") and t in _FLOATS:
             x: X = Bin({"add": "+", "sub": "-", "mul": "*", "div": "/"}[e.name], xs[0], xs[1], t)
@@ -257,7 +262,7 @@ class Scalars:
             x = Un("-", xs[0], t)
         else:
             x = Call(e.name, tuple(xs), "bool" if e.type == "bool" else t)
-        return convert(x, e.type)
+        return x if x.type == "i32" and e.type == "i64" else convert(x, e.type)
 
     def _operand_type(self, e: Op) -> str:
         """Type in which an operation is computed."""
@@ -280,11 +285,13 @@ class Scalars:
 
     # -- choice
 
-    def safe(self, e: Expr) -> bool:
-        """True when no load under `e` can be out of range, whatever the axes are."""
+    def safe(self, e: Expr, scope: Scope) -> bool:
+        """True when no load that `e` still has to make can be out of range, whatever the axes are."""
+        if scope.look_up(e) is not None:
+            return True
         if isinstance(e, Load) and not all(self.inside(i, n) for i, n in self._bounds(e)):
             return False
-        return all(self.safe(c) for c in e.children)
+        return all(self.safe(c, scope) for c in e.children)
 
     def _bounds(self, e: Load) -> list[tuple[Expr, Expr]]:
         from emmy.ir.build import imul
@@ -304,10 +311,9 @@ class Scalars:
     def _where(self, e: Op, scope: Scope) -> X:
         cond, yes, no = e.args
         c = _as(self.get(cond, scope), "bool")
-        known = [scope.look_up(b) is not None or self.safe(b) for b in (yes, no)]
         if isinstance(c, Lit):
             return self.get(yes if c.value else no, scope)
-        if not all(known):
+        if not (self.safe(yes, scope) and self.safe(no, scope)):
             return self._branches(e, c, scope)
         a, b = _same(self.get(yes, scope), self.get(no, scope), e.type)
         return scope.code.let_numbered("v", select(c, a, b))
@@ -335,10 +341,10 @@ class Scalars:
     def fold(self, e: Fold | Online, scope: Scope) -> X:
         """A fold by one thread, element after element."""
         state = self.declare_state(e, scope.code)
-        stop = self.index(e.axis.extent, scope)
-        with scope.code.loop("k", stop, type=self.index_type) as (code, k):
-            inner = Scope(code, scope, {e.axis: k})
-            self.fold_step(e, state, inner)
+        type = "i32" if self.ranges.narrow(e.axis.extent) else self.index_type
+        stop = convert(self.index(e.axis.extent, scope), type)
+        with scope.code.loop("k", stop, type=type) as (code, k):
+            self.fold_step(e, state, Scope(code, scope, {e.axis: k}))
         return self._result(e, state, scope.code)
 
     def scan(self, e: Scan, scope: Scope) -> X:
@@ -395,17 +401,20 @@ def _same(a: X, b: X, type: str) -> tuple[X, X]:
     return _as(a, type), _as(b, type)
 
 
-# words that a parameter may not have as its name
-RESERVED = tuple(
-    "auto bool break case char const continue default do double else enum extern float for goto if inline int long "
-    "register return short signed sizeof static struct switch typedef union unsigned void volatile while asm and or "
-    "not xor bitand bitor compl class delete new operator private protected public template this throw try catch "
-    "namespace using virtual friend true false typename explicit mutable nullptr tid threadIdx blockIdx blockDim "
-    "gridDim warpSize float2 float4 uint2 uint4 shared_memory".split()
-) + tuple(HELPERS)
+# Words that a parameter may not have as its name: C++'s, CUDA's, the helpers and the math functions that are called.
+_WORDS = """
+auto bool break case char const continue default do double else enum extern float for goto if inline int long register
+return short signed sizeof static struct switch typedef union unsigned void volatile while asm and or not xor bitand
+bitor compl class delete new operator private protected public template this throw try catch namespace using virtual
+friend true false typename explicit mutable nullptr threadIdx blockIdx blockDim gridDim warpSize shared_memory
+float2 float4 uint2 uint4 fabs fmod floor ceil rint trunc sqrt rsqrt exp exp2 expm1 log log2 log1p sin cos tan asin acos
+atan atan2 sinh cosh tanh erf pow copysign fma
+"""
+RESERVED = (*re.findall(r"\w+", _WORDS), *HELPERS)
 
 
 def identifier(name: str) -> str:
     """A C identifier close to `name`."""
     word = re.sub(r"\W", "_", name)
-    return word if word[:1].isalpha() or word[:1] == "_" and not word.startswith("__") else f"p_{word.lstrip('_')}"
+    plain = word[:1].isalpha() or (word[:1] == "_" and word[1:2].isalpha())
+    return word if plain else f"p_{word.lstrip('_')}"

@@ -1,0 +1,37 @@
+"""One scheduled body -> one kernel, by family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from emmy.codegen.families.map import lower_map
+from emmy.codegen.families.plain import lower_plain
+from emmy.codegen.scalar import Scalars
+from emmy.ir.kernel import Kernel
+from emmy.ir.loop import Body
+from emmy.ir.schedule import Row
+from emmy.ir.target import Target
+
+Lower = Callable[[Body, Row, Scalars, str, str], Kernel]
+FAMILIES: Final[dict[str, Lower]] = {"map": lower_map, "plain": lower_plain}
+
+
+def lower(
+    body: Body,
+    family: str,
+    row: Row,
+    target: Target,
+    name: str,
+    operands: Sequence[str] = (),
+    results: Sequence[str] = (),
+    limits: Mapping[str, int] | None = None,
+) -> Kernel:
+    """The kernel `name` of a body under one schedule row, verified for `target`.
+
+    `operands` and `results` name the parameters; `limits` gives the greatest value of symbolic sizes, where known, which
+    lets indices be 32 bits wide.  Raises LoweringError where the row is not one of the family's for this body.
+    """
+    scalars = Scalars(body, operands, results, limits)
+    comment = f"{family} {row.text} of body {body.hash}"
+    return FAMILIES[family](body, row, scalars, name, comment)

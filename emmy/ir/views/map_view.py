@@ -1,0 +1,132 @@
+"""A body without folds: every result element depends on a fixed number of operand elements.
+
+All results share their axes, which are walked as one linear index in the order in which the first result is stored.
+`Vectors` says what happens when a thread takes `width` neighbours at once: which loads and stores are one aligned run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from emmy.ir.build import iadd, idiv, imul
+from emmy.ir.dtype import dtype
+from emmy.ir.loop import Ax, Body, Expr, Load, Op, Out, ax
+from emmy.ir.views.affine import Affine, affine
+from emmy.ir.views.flat import Flatten, decode, total, uniform, unit_run, vector
+
+Guard = tuple[Expr, bool]  # a condition, and the value that it must have
+
+
+@dataclass(frozen=True, slots=True)
+class MapView:
+    """`axes` of every result, outermost first; `count` points in all."""
+
+    body: Body
+    axes: tuple[Ax, ...]
+
+    @property
+    def count(self) -> Expr:
+        return total(self.axes)
+
+
+def map_view(body: Body) -> MapView | str:
+    """The body as a map, or why it is none."""
+    if any(o.value.has_fold for o in body.outs):
+        return "it has folds"
+    axes = body.outs[0].axes
+    if any(set(o.axes) != set(axes) for o in body.outs):
+        return "its results have different axes"
+    return MapView(body, stored_order(body.outs[0]))
+
+
+def stored_order(out: Out) -> tuple[Ax, ...]:
+    """The axes of a result, the one with the largest stride in memory first (as they are where strides are symbolic)."""
+    from emmy.ir.loop import Const, load
+
+    form: Affine | None = affine(load(0, out.index, out.tensor.dtype), out.tensor)
+    strides = {a: form.stride(a) for a in out.axes} if form is not None else {}
+    if not strides or not all(isinstance(s, Const) for s in strides.values()):
+        return out.axes
+    return tuple(sorted(out.axes, key=lambda a: -int(strides[a].value)))  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A load that moves as one vector; `guards` must hold for it to be in range (they are the same for all lanes)."""
+
+    load: Load
+    guards: tuple[Guard, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """A map over (`group`, `lane`): values and flat store indices rewritten, and what moves as vectors."""
+
+    group: Ax
+    lane: Ax
+    values: tuple[Expr, ...]
+    stores: tuple[Expr, ...]
+    staged: tuple[Staged, ...]
+    wide_stores: tuple[bool, ...]
+
+
+def vectors(view: MapView, width: int) -> Vectors:
+    """The map with `width` neighbours a thread."""
+    lane = ax("u", width)
+    group = ax("q", idiv(iadd(view.count, width - 1), width))
+    return rewrite(view.body.outs, Flatten(view.body.slots), view.axes, group, lane)
+
+
+def rewrite(outs: Sequence[Out], flatten: Flatten, axes: Sequence[Ax], group: Ax, lane: Ax) -> Vectors:
+    """Results over `axes` as functions of group*width + lane."""
+    width = lane.size or 1
+    linear = iadd(imul(group, width), lane) if width > 1 else group
+    env = decode(linear, axes)
+    values = tuple(flatten.apply(o.value, env) for o in outs)
+    stores = tuple(flatten.offset(o.index, o.tensor.shape, env) for o in outs)
+    if width == 1:
+        return Vectors(group, lane, values, stores, (), tuple(False for _ in outs))
+    return Vectors(group, lane, values, stores, staged_loads(values, lane), tuple(unit_run(s, lane) for s in stores))
+
+
+def staged_loads(values: Sequence[Expr], lane: Ax) -> tuple[Staged, ...]:
+    """Loads that are one aligned run over the lanes, each with the conditions under which it is reached."""
+    paths: dict[Load, set[tuple[Guard, ...]]] = {}
+    seen: set[tuple[Expr, tuple[Guard, ...]]] = set()
+    stack: list[tuple[Expr, tuple[Guard, ...]]] = [(v, ()) for v in values]
+    while stack:
+        node, guards = stack.pop()
+        if (node, guards) in seen:
+            continue
+        seen.add((node, guards))
+        if isinstance(node, Load) and vector(node, lane):
+            paths.setdefault(node, set()).add(guards)
+        if isinstance(node, Op) and node.name == "where":
+            cond, yes, no = node.args
+            stack += [(cond, guards), (yes, (*guards, (cond, True))), (no, (*guards, (cond, False)))]
+        elif not node.has_fold:
+            stack += [(c, guards) for c in node.children]
+    found = []
+    for node, ways in paths.items():
+        way = () if () in ways else next(iter(ways)) if len(ways) == 1 else None
+        if way is not None and all(uniform(c, lane) and not _reads(c) for c, _ in way):
+            found.append(Staged(node, way))
+    return tuple(sorted(found, key=lambda s: s.load.text))
+
+
+def _reads(e: Expr) -> bool:
+    return isinstance(e, Load) or any(_reads(c) for c in e.children)
+
+
+def access_bytes(view: MapView, width: int) -> tuple[int, ...]:
+    """Bytes that a thread moves at once in each vector load and store of the map at this width."""
+    v = vectors(view, width)
+    loads = [width * dtype(s.load.dtype).bytes for s in v.staged]
+    stores = [
+        width * dtype(o.tensor.dtype).bytes for o, wide in zip(view.body.outs, v.wide_stores, strict=True) if wide
+    ]
+    return (*loads, *stores)
+
+
+__all__ = ["MapView", "Staged", "Vectors", "access_bytes", "map_view", "rewrite", "vectors"]
