@@ -1,0 +1,162 @@
+"""Opens the evidence file for one batch: lock, open, migrate, one transaction, close; and says plainly what went wrong."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from emmy.errors import StoreError
+from emmy.extract import schema
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+T = TypeVar("T")
+RETRY_SECONDS: Final = 0.05
+
+
+class Database:
+    """The file at `path`; `lock_seconds` is how long a batch waits for other processes."""
+
+    def __init__(self, path: Path, lock_seconds: float, make_directory: bool) -> None:
+        self.path, self.lock_seconds, self.make_directory = path, lock_seconds, make_directory
+
+    def write(self, batch: Callable[[DuckDBPyConnection], T]) -> T:
+        """The batch's result, its changes committed; on any error nothing of it is kept."""
+        self._directory()
+        if self.path.exists() and not os.access(self.path, os.W_OK):
+            raise StoreError(f"the evidence store {self.path} is read-only", "make it writable, or name another (EMMY_TUNE_DB)")
+        with self._locked(writing=True), self._open(writing=True) as connection:
+            connection.execute("BEGIN TRANSACTION")
+            migrate(connection, self.path)
+            result = batch(connection)
+            connection.execute("COMMIT")
+            return result
+
+    def read(self, batch: Callable[[DuckDBPyConnection], T], empty: T) -> T:
+        """The batch's result, `empty` where there is no file yet."""
+        if not self.path.exists():
+            if not self.make_directory:
+                self._directory()
+            return empty
+        with self._locked(writing=False), self._open(writing=False) as connection:
+            if version_of(connection) == 0:
+                return empty
+            check_version(connection, self.path)
+            return batch(connection)
+
+    def _directory(self) -> None:
+        directory = self.path.parent
+        try:
+            if self.make_directory:
+                directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"the directory {directory} cannot be made: {error.strerror}", _ELSEWHERE) from error
+        if not directory.is_dir():
+            raise StoreError(f"the directory {directory} of the evidence store does not exist", "make it, or " + _ELSEWHERE)
+
+    @contextmanager
+    def _locked(self, writing: bool) -> Iterator[None]:
+        import filelock
+
+        lock = filelock.FileLock(f"{self.path}.lock", timeout=self.lock_seconds)
+        try:
+            lock.acquire()
+        except filelock.Timeout as error:
+            raise self._busy() from error
+        except OSError as error:
+            if writing:
+                what = f"the evidence store {self.path} is read-only: its lock file cannot be made ({error.strerror})"
+                raise StoreError(what, _ELSEWHERE) from error
+            # nobody can write beside a lock file that cannot be made
+            yield
+            return
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextmanager
+    def _open(self, writing: bool) -> Iterator[DuckDBPyConnection]:
+        import duckdb
+
+        connection = self._connect(writing)
+        try:
+            yield connection
+        except duckdb.Error as error:
+            raise self._explained(error) from error
+        finally:
+            connection.close()
+
+    def _connect(self, writing: bool) -> DuckDBPyConnection:
+        import duckdb
+
+        deadline = time.monotonic() + self.lock_seconds
+        while True:
+            try:
+                return duckdb.connect(str(self.path), read_only=not writing)
+            except duckdb.Error as error:
+                # a program that does not know our lock file (the DuckDB shell) may have it open
+                if "set lock" not in str(error):
+                    raise self._explained(error) from error
+                if time.monotonic() >= deadline:
+                    raise self._busy() from error
+            time.sleep(RETRY_SECONDS)
+
+    def _busy(self) -> StoreError:
+        return StoreError(
+            f"the evidence store {self.path} is held by another process (waited {self.lock_seconds:g} s)",
+            "wait for the other tuner, or close the program that has the file open",
+        )
+
+    def _explained(self, error: Exception) -> StoreError:
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        lowered = str(error).lower()
+        if "no space left" in lowered or "file too large" in lowered or "could not write" in lowered:
+            return StoreError(f"the evidence store {self.path} cannot grow: {text}", "free space on its disk, or " + _ELSEWHERE)
+        if "permission denied" in lowered or "read-only" in lowered:
+            return StoreError(f"the evidence store {self.path} cannot be opened: {text}", _ELSEWHERE)
+        if "newer version" in lowered or "storage version" in lowered:
+            return StoreError(f"the evidence store {self.path} was written by a newer DuckDB: {text}", "update duckdb")
+        return StoreError(
+            f"the evidence store {self.path} is damaged or is no DuckDB file: {text}",
+            "move it away (a new one is made), or restore a copy",
+        )
+
+
+_ELSEWHERE: Final = "name another store with EMMY_TUNE_DB or --db"
+
+
+def version_of(connection: DuckDBPyConnection) -> int:
+    """Schema version of an open file; 0 where no step was applied."""
+    known = connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'emmy_schema'").fetchone()
+    if known is None:
+        return 0
+    found = connection.execute("SELECT max(version) FROM emmy_schema").fetchone()
+    return int(found[0]) if found and found[0] is not None else 0
+
+
+def check_version(connection: DuckDBPyConnection, path: Path) -> int:
+    version = version_of(connection)
+    if version > schema.VERSION:
+        raise StoreError(
+            f"the evidence store {path} has schema {version}, this Emmy knows {schema.VERSION}",
+            "update Emmy, or name another store with EMMY_TUNE_DB",
+        )
+    return version
+
+
+def migrate(connection: DuckDBPyConnection, path: Path) -> None:
+    """Bring an open file to the current schema, inside the caller's transaction."""
+    version = check_version(connection, path)
+    if version == schema.VERSION:
+        return
+    connection.execute(schema.VERSION_TABLE)
+    for step in schema.STEPS[version:]:
+        connection.execute(step)
+    connection.execute("DELETE FROM emmy_schema")
+    connection.execute("INSERT INTO emmy_schema VALUES (?)", [schema.VERSION])

@@ -1,0 +1,246 @@
+"""The evidence store: a DuckDB file of measurements, failures and runs.
+
+An open DuckDB file locks out every other process, so the file is opened for one batch at a time, under a lock file
+beside it, and closed again.  A batch is one transaction: a process killed in the middle loses that batch and no other.
+Reading never writes: a missing file is an empty store, an older schema is read as it is.
+
+Where: `EMMY_TUNE_DB`, else `emmy/evidence.duckdb` in the user's data directory (platformdirs).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from emmy.errors import StoreError
+from emmy.extract import schema
+from emmy.extract.database import Database, version_of
+from emmy.extract.records import (
+    Failure, KernelRecord, Measurement, PlanMeasurement, Regime, Routing, Run, Sizes, Snapshot,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+T = TypeVar("T")
+LOCK_SECONDS: Final = 10.0
+
+
+def default_path(environ: Mapping[str, str] = os.environ) -> Path:
+    """The store that is meant when none is named."""
+    named = environ.get("EMMY_TUNE_DB", "")
+    if named:
+        return Path(named).expanduser()
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("emmy", appauthor=False)) / "evidence.duckdb"
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Rows of each table, bytes of the file, its schema version (0: no file yet)."""
+
+    path: str
+    version: int
+    bytes: int
+    rows: Mapping[str, int]
+
+
+class Store:
+    """One evidence file.  Every method opens it, does one batch, and closes it; each may raise StoreError."""
+
+    def __init__(self, path: Path | str | None = None, lock_seconds: float = LOCK_SECONDS) -> None:
+        self.path = Path(path).expanduser() if path is not None else default_path()
+        # the directory of the default path is ours to make; one that the user named must be there
+        ours = path is None and not os.environ.get("EMMY_TUNE_DB")
+        self.database = Database(self.path, lock_seconds, make_directory=ours)
+
+    @staticmethod
+    def open_for_compile(path: Path | str | None = None, lock_seconds: float = 2.0) -> Store | str:
+        """The store, or why its tier is lost: a compile goes on without it and reports the text."""
+        store = Store(path, lock_seconds)
+        try:
+            store.version()
+        except StoreError as error:
+            return f"lost tier: measured ({error.what})"
+        return store
+
+    # ---- writing ---------------------------------------------------------------------------------------------------
+
+    def record_kernels(self, kernels: Iterable[KernelRecord]) -> None:
+        """Insert or replace, by body."""
+        rows = [(k.body, k.text, k.name, json.dumps(dict(k.features), sort_keys=True)) for k in kernels]
+        self._insert("INSERT OR REPLACE INTO kernel VALUES", rows)
+
+    def record_measurements(self, measurements: Iterable[Measurement]) -> None:
+        self._insert("INSERT INTO measurement VALUES", [_measurement_row(m) for m in measurements])
+
+    def record_plans(self, plans: Iterable[PlanMeasurement]) -> None:
+        rows = [
+            (p.plan, _sizes_text(p.sizes), *_regime_row(p.regime), p.n, p.median, p.p10, p.p90, p.source, p.when)
+            for p in plans
+        ]
+        self._insert("INSERT INTO plan_measurement VALUES", rows)
+
+    def record_failures(self, failures: Iterable[Failure]) -> None:
+        rows = [(f.body, f.row, f.stage, f.reason, f.arch, _sizes_text(f.sizes), f.when) for f in failures]
+        self._insert("INSERT INTO failure VALUES", rows)
+
+    def record_routing(self, routings: Iterable[Routing]) -> None:
+        rows = [(r.program, json.dumps(r.pieces), r.total, r.method, r.when) for r in routings]
+        self._insert("INSERT INTO routing VALUES", rows)
+
+    def record_run(self, run: Run) -> None:
+        """Insert or replace, by the run's name: once when it begins and once when it ends."""
+        row = (run.run, run.command, run.host, run.version, run.began, run.ended)
+        self._insert("INSERT OR REPLACE INTO run VALUES", [row])
+
+    def delete(
+        self, body: str | None = None, row: str | None = None, source: str | None = None, regime: Regime | None = None
+    ) -> int:
+        """Delete the measurements that match all that is given (at least one thing); how many there were."""
+        where, values = _where(body, row, source, regime)
+        if not where:
+            raise StoreError("delete needs something to match", "give a body, a row, a source or a regime")
+
+        def batch(connection: DuckDBPyConnection) -> int:
+            found = connection.execute(f"SELECT count(*) FROM measurement WHERE {where}", values).fetchone()
+            connection.execute(f"DELETE FROM measurement WHERE {where}", values)
+            return int(found[0]) if found else 0
+
+        return self._write(batch)
+
+    def replace_source(self, source: str, measurements: Sequence[Measurement]) -> None:
+        """In one transaction: the measurements of `source` become exactly these."""
+
+        def batch(connection: DuckDBPyConnection) -> None:
+            connection.execute("DELETE FROM measurement WHERE source = ?", [source])
+            _insert_rows(connection, "INSERT INTO measurement VALUES", [_measurement_row(m) for m in measurements])
+
+        self._write(batch)
+
+    # ---- reading ---------------------------------------------------------------------------------------------------
+
+    def version(self) -> int:
+        """The file's schema version, 0 where there is no file."""
+        return self._read(version_of, 0)
+
+    def measured(self, body: str, regime: Regime) -> list[Measurement]:
+        """Measurements of a body on this card and numerics, oldest first; other compilers' (aged) included."""
+        return list(self.snapshot([body], regime).measured(body))
+
+    def snapshot(self, bodies: Iterable[str], regime: Regime, plans: Iterable[str] = ()) -> Snapshot:
+        """Everything known on this card about these bodies and plans, in one opening of the file."""
+        wanted, named = sorted(set(bodies)), sorted(set(plans))
+
+        def batch(connection: DuckDBPyConnection) -> Snapshot:
+            card = [regime.gpu, regime.capability, regime.numerics, regime.l2]
+            same = "gpu = ? AND capability = ? AND numerics = ? AND l2 = ?"
+            found = connection.execute(f"SELECT * FROM measurement WHERE {same} ORDER BY taken, row", card).fetchall()
+            everything = [_measurement(r) for r in found]
+            measurements: dict[str, list[Measurement]] = defaultdict(list)
+            asked = set(wanted)
+            for m in everything:
+                if m.body in asked:
+                    measurements[m.body].append(m)
+            failures: dict[str, list[Failure]] = defaultdict(list)
+            query = "SELECT * FROM failure WHERE list_contains(?, body) ORDER BY taken, row"
+            for r in connection.execute(query, [wanted]).fetchall():
+                failures[r[0]].append(Failure(*r[:5], _sizes(r[5]), r[6]))
+            plan_times: dict[str, list[PlanMeasurement]] = defaultdict(list)
+            if version_of(connection) >= 2 and named:
+                query = f"SELECT * FROM plan_measurement WHERE {same} AND list_contains(?, plan) ORDER BY taken"
+                for r in connection.execute(query, [*card, named]).fetchall():
+                    plan_times[r[0]].append(PlanMeasurement(r[0], _sizes(r[1]), Regime(*r[2:7]), *r[7:]))
+            biases = tuple(m for m in everything if m.regime == regime)
+            return Snapshot(dict(measurements), dict(failures), dict(plan_times), biases)
+
+        return self._read(batch, Snapshot())
+
+    def kernels(self) -> list[KernelRecord]:
+        def batch(connection: DuckDBPyConnection) -> list[KernelRecord]:
+            rows = connection.execute("SELECT * FROM kernel ORDER BY body").fetchall()
+            return [KernelRecord(r[0], r[1], r[2], json.loads(r[3])) for r in rows]
+
+        return self._read(batch, [])
+
+    def measurements(self) -> list[Measurement]:
+        """All of them, oldest first."""
+
+        def batch(connection: DuckDBPyConnection) -> list[Measurement]:
+            rows = connection.execute("SELECT * FROM measurement ORDER BY taken, body, row").fetchall()
+            return [_measurement(r) for r in rows]
+
+        return self._read(batch, [])
+
+    def stats(self) -> Stats:
+        def batch(connection: DuckDBPyConnection) -> tuple[int, dict[str, int]]:
+            present = {r[0] for r in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+            rows = {}
+            for table in schema.TABLES:
+                found = connection.execute(f"SELECT count(*) FROM {table}").fetchone() if table in present else None
+                rows[table] = int(found[0]) if found else 0
+            return version_of(connection), rows
+
+        version, rows = self._read(batch, (0, dict.fromkeys(schema.TABLES, 0)))
+        return Stats(str(self.path), version, self.path.stat().st_size if self.path.exists() else 0, rows)
+
+    # ---- opening ---------------------------------------------------------------------------------------------------
+
+    def _insert(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        if rows:
+            self._write(lambda connection: _insert_rows(connection, statement, rows))
+
+    def _write(self, batch: Callable[[DuckDBPyConnection], T]) -> T:
+        return self.database.write(batch)
+
+    def _read(self, batch: Callable[[DuckDBPyConnection], T], empty: T) -> T:
+        return self.database.read(batch, empty)
+
+
+# ---- rows and records ----------------------------------------------------------------------------------------------
+
+
+def _insert_rows(connection: DuckDBPyConnection, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    if rows:
+        connection.executemany(f"{statement} ({', '.join('?' * len(rows[0]))})", rows)
+
+
+def _sizes_text(sizes: Sizes) -> str:
+    return json.dumps(dict(sizes), sort_keys=True)
+
+
+def _sizes(text: str) -> Sizes:
+    return tuple(sorted((str(k), int(v)) for k, v in json.loads(text).items()))
+
+
+def _regime_row(r: Regime) -> tuple[str, int, str, str, str]:
+    return r.gpu, r.capability, r.compiler, r.numerics, r.l2
+
+
+def _measurement_row(m: Measurement) -> tuple[Any, ...]:
+    return (
+        m.body, _sizes_text(m.sizes), m.family, m.row, *_regime_row(m.regime), m.n, m.median, m.p10, m.p90,
+        m.clock_before, m.clock_after, m.source, m.when,
+    )  # fmt: skip
+
+
+def _measurement(r: Sequence[Any]) -> Measurement:
+    return Measurement(r[0], _sizes(r[1]), r[2], r[3], Regime(*r[4:9]), *r[9:])
+
+
+def _where(
+    body: str | None, row: str | None, source: str | None, regime: Regime | None
+) -> tuple[str, list[str | int]]:
+    wanted: dict[str, str | int] = {}
+    for column, value in (("body", body), ("row", row), ("source", source)):
+        if value is not None:
+            wanted[column] = value
+    if regime is not None:
+        wanted.update(zip(("gpu", "capability", "compiler", "numerics", "l2"), _regime_row(regime), strict=True))
+    return " AND ".join(f"{column} = ?" for column in wanted), list(wanted.values())
