@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from emmy.codegen.expr import Code, add, convert, div, i32, lt, mod, mul, select
 from emmy.codegen.scalar import Scalars, Scope
@@ -17,30 +16,17 @@ Known = Mapping[Expr, X]
 LARGE = 2**31
 
 
-@dataclass(frozen=True)
-class Naming:
-    """What the kernel and its parameters are called (made up where empty), and the greatest values of symbolic sizes."""
-
-    name: str
-    comment: str = ""
-    operands: tuple[str, ...] = ()
-    results: tuple[str, ...] = ()
-    limits: Mapping[str, int] = field(default_factory=dict)
-
-
 class Frame:
     """One kernel under construction: its parameters, names and the way to evaluate Loop IR in it."""
 
-    def __init__(self, body: Body, naming: Naming) -> None:
-        self.body, self.naming = body, naming
-        self.scalars = Scalars(body, naming.operands, naming.results, naming.limits)
-        self.code = Code(self.scalars.names)
+    def __init__(self, body: Body, scalars: Scalars, name: str, comment: str) -> None:
+        self.body, self.scalars, self.name, self.comment = body, scalars, name, comment
+        self.code = Code(scalars.names)
 
     def kernel(self, shared: Sequence[Buffer], grid: tuple[Expr, Expr, Expr], threads: int, min_blocks: int = 0) -> Kernel:
         """What has been written into `code`, as a kernel."""
         body = tuple(self.code.statements)
-        n = self.naming
-        return Kernel(n.name, n.comment, self.scalars.params, tuple(shared), grid, threads, body, min_blocks)
+        return Kernel(self.name, self.comment, self.scalars.params, tuple(shared), grid, threads, body, min_blocks)
 
     # -- integers
 

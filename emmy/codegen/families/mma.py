@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from emmy.codegen.expr import TID, Code, add, compare, div, elem, i32, lt, mod, mul, select, shared_at
+from emmy.codegen.expr import TID, Code, add, div, elem, i32, lt, mod, mul
 from emmy.codegen.families.blocks import Blocks, place_blocks
 from emmy.codegen.families.epilogue import Epilogue, Side
-from emmy.codegen.families.frame import Env, Frame, Known, Naming, fits
+from emmy.codegen.families.frame import Env, Frame, Known, fits
+from emmy.codegen.families.fragments import load_a, load_b
+from emmy.codegen.families.ring import ring
 from emmy.codegen.families.rowscalars import RowScalars
-from emmy.codegen.families.staging import Scalars, Stager, Tile, swizzled
-from emmy.ir.kernel import AsyncCommit, AsyncWait, Buffer, Elem, Kernel, LdMatrix, Lit, Mma, Var, X
-from emmy.ir.loop import Ax
+from emmy.codegen.families.staging import Rows, Stager, Tile, swizzled
+from emmy.codegen.scalar import Scalars
+from emmy.errors import LoweringError
+from emmy.ir.kernel import Buffer, Elem, Kernel, Lit, Mma, X
+from emmy.ir.loop import Ax, Body
 from emmy.ir.schedule import Row
 from emmy.ir.views.access import async_copy, run_side
-from emmy.ir.views.contraction_view import ContractionView
+from emmy.ir.views.contraction_view import ContractionView, contraction_view
 from emmy.ir.views.product import Part
 
 STEP = 16  # elements of the summed axis an instruction takes
@@ -83,15 +87,17 @@ def _tile(view: ContractionView, c: MmaConfig, name: str, part: Part, own: tuple
     )  # fmt: skip
 
 
-def lower(view: ContractionView, row: Row, naming: Naming) -> Kernel:
-    """The kernel of a contraction view and an mma row (WORK=w…, TILE=mma_m16n8k16_…, STAGE=d…/smem…)."""
-    return _Mma(view, MmaConfig.of(row), naming).kernel()
+def lower_mma(body: Body, row: Row, scalars: Scalars, name: str, comment: str) -> Kernel:
+    """The kernel of a contraction and an mma row (WORK=w…, TILE=mma_m16n8k16_…, STAGE=d…/smem…)."""
+    view = contraction_view(body)
+    if isinstance(view, str):
+        raise LoweringError(f"{name} is no contraction: {view}", "take a row of another family")
+    return _Mma(view, MmaConfig.of(row), Frame(body, scalars, name, comment)).kernel()
 
 
 class _Mma:
-    def __init__(self, view: ContractionView, config: MmaConfig, naming: Naming) -> None:
-        self.v, self.c = view, config
-        self.f = Frame(view.body, naming)
+    def __init__(self, view: ContractionView, config: MmaConfig, frame: Frame) -> None:
+        self.v, self.c, self.f = view, config, frame
         self.code = self.f.code
         self.tiles = tiles(view, config)
         self.buffers: list[Buffer] = [t.buffer for t in self.tiles]
@@ -110,11 +116,14 @@ class _Mma:
         for s in stagers:
             s.setup(code)
         self._accumulators(code)
-        self._pipeline(code, stagers)
+        depth = c.block_k
+        total = div(add(self.f.total(v.k), depth - 1), depth)
+        count = total if isinstance(total, Lit) else code.let("k_tiles", total)
+        ring(code, stagers, c.stages, count, depth, lambda inner, _, slot: self._products(inner, slot))
         self._store(code, blocks)
         return self.f.kernel(self.buffers, blocks.grid, c.threads, 2 if c.threads <= 128 else 0)
 
-    def _side(self, t: Tile, blocks: Blocks) -> tuple[X, Env, Scalars]:
+    def _side(self, t: Tile, blocks: Blocks) -> tuple[X, Env, Rows]:
         if t.name.startswith("a"):
             return blocks.m0, blocks.batch, self.scalars_m.at
         return blocks.n0, blocks.batch, self.scalars_n.at
@@ -135,48 +144,6 @@ class _Mma:
         self.frag_a = [code.declare("frag_a", "u32", count=2 * fm * 4) for _ in self.v.parts_a]
         self.frag_b = [code.declare("frag_b", "u32", count=2 * fn * 2) for _ in self.v.parts_b]
 
-    def _pipeline(self, code: Code, stagers: list[Stager]) -> None:
-        """Ring of d tiles: tile kt is used while tile kt + d - 1 is on its way.
-
-        The barrier after the wait does two things: it shows tile kt to all warps, and it says that all have left the
-        buffer of tile kt - 1, which the copies issued next refill.
-        """
-        c, depth = self.c, self.c.block_k
-        total = self.f.total(self.v.k)
-        count = code.let("k_tiles", div(add(total, depth - 1), depth))
-        copies = any(s.t.transport == "async" for s in stagers)
-        ahead = c.stages - 1
-        for p in range(ahead):
-            with code.when(lt(p, count)) as first:
-                self._fetch(first, stagers, i32(p), i32(p * depth))
-            if copies:
-                code.emit(AsyncCommit())
-        slot = code.declare("slot", "i32", i32(0))
-        with code.loop("kt", count) as (loop, kt):
-            if copies:
-                loop.emit(AsyncWait(max(0, ahead - 1)))
-            loop.barrier()
-            fill = loop.let("fill", select(compare("==", slot, 0), i32(c.stages - 1), add(slot, -1)))
-            next_k = loop.let("next_k", mul(add(kt, ahead), depth))
-            more = lt(add(kt, ahead), count)
-            with loop.when(more) as issue:
-                for s in stagers:
-                    s.issue(issue, fill, next_k)
-            if copies:
-                loop.emit(AsyncCommit())
-            self._products(loop, slot)
-            if any(s.t.transport == "sync" for s in stagers):
-                with loop.when(more) as finish:
-                    for s in stagers:
-                        s.finish(finish, fill, next_k)
-            loop.assign(slot, select(compare("==", slot, c.stages - 1), i32(0), add(slot, 1)))
-
-    def _fetch(self, code: Code, stagers: list[Stager], slot: X, k0: X) -> None:
-        for s in stagers:
-            s.issue(code, slot, k0)
-        for s in stagers:
-            s.finish(code, slot, k0)
-
     def _products(self, code: Code, slot: X) -> None:
         """Every instruction step of one tile; fragments of the next step are read before this step's products."""
         steps = self.c.steps
@@ -190,40 +157,22 @@ class _Mma:
     def _fragments(self, code: Code, slot: X, s: X, half: X) -> None:
         fm, fn = self.c.fragments
         na = len(self.v.parts_a)
+        k0 = mul(s, STEP)
         for t, array in zip(self.tiles[:na], self.frag_a, strict=True):
             with code.loop("i", fm, unroll=0) as (c, i):
-                row0 = add(mul(self.warp_m, fm * 16), mul(i, 16))
+                m0 = add(mul(self.warp_m, fm * 16), mul(i, 16))
                 at = add(mul(half, fm * 4), mul(i, 4))
-                self._ld_a(c, t, array, at, slot, row0, mul(s, STEP))
+                load_a(c, t.buffer, t.layout == "k", self.lane, array, at, slot, m0, k0)
+        n0 = mul(self.warp_n, fn * 8)
         for t, array in zip(self.tiles[na:], self.frag_b, strict=True):
+            first = mul(half, fn * 2)
             if fn > 1:
                 with code.loop("j", fn // 2, unroll=0) as (c, j):
-                    self._ld_b(c, t, array, add(mul(half, fn * 2), mul(j, 4)), slot, mul(j, 16), mul(s, STEP), 4)
+                    at, n = add(first, mul(j, 4)), add(n0, mul(j, 16))
+                    load_b(c, t.buffer, t.layout == "k", self.lane, array, at, slot, n, k0)
             if fn % 2:
-                self._ld_b(code, t, array, add(mul(half, fn * 2), (fn - 1) * 2), slot, i32((fn - 1) * 8), mul(s, STEP), 2)
-
-    def _ld_a(self, code: Code, t: Tile, array: Var, at: X, slot: X, row0: X, k0: X) -> None:
-        """Four 8x8 matrices of a 16x16 fragment: (rows 0-7, k 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15)."""
-        dst = tuple(Elem(array.name, add(at, q), "u32") for q in range(4))
-        low, high = mod(self.lane, 16), div(self.lane, 16)
-        if t.layout == "k":
-            place = shared_at(t.buffer, slot, add(row0, low), add(k0, mul(high, 8)))
-        else:
-            k, m = add(mul(high, 8), mod(self.lane, 8)), mul(mod(div(self.lane, 8), 2), 8)
-            place = shared_at(t.buffer, slot, add(k0, k), add(row0, m))
-        code.emit(LdMatrix(dst, place, t.layout != "k"))
-
-    def _ld_b(self, code: Code, t: Tile, array: Var, at: X, slot: X, column: X, k0: X, count: int) -> None:
-        """Two 16x8 fragments (or one): matrices (k 0-7, n 0-7), (k 8-15, n 0-7), (k 0-7, n 8-15), (k 8-15, n 8-15)."""
-        dst = tuple(Elem(array.name, add(at, q), "u32") for q in range(count))
-        low, high = mod(self.lane, 16), div(self.lane, 16) if count == 4 else i32(0)
-        n0 = add(mul(self.warp_n, self.c.fragments[1] * 8), column)
-        if t.layout == "k":
-            n, k = add(mul(high, 8), mod(self.lane, 8)), mul(mod(div(self.lane, 8), 2), 8)
-            place = shared_at(t.buffer, slot, add(n0, n), add(k0, k))
-        else:
-            place = shared_at(t.buffer, slot, add(k0, low), add(n0, mul(high, 8)))
-        code.emit(LdMatrix(dst, place, t.layout != "k"))
+                at, n = add(first, (fn - 1) * 2), add(n0, (fn - 1) * 8)
+                load_b(code, t.buffer, t.layout == "k", self.lane, array, at, slot, n, k0, 2)
 
     def _step(self, code: Code, half: X) -> None:
         fm, fn = self.c.fragments
@@ -261,4 +210,4 @@ class _Mma:
                 epilogue.store(c, at_m, at_n, held, known)
 
 
-__all__ = ["MmaConfig", "lower", "tiles"]
+__all__ = ["MmaConfig", "lower_mma", "tiles"]

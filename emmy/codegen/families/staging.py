@@ -26,7 +26,7 @@ from emmy.ir.views.access import Side, vector_load, whole_chunks
 from emmy.ir.views.affine import affine
 from emmy.ir.views.product import Part
 
-Scalars = Callable[[Code, X], Known]
+Rows = Callable[[Code, X], Known]
 
 
 def swizzled(columns: int, bytes: int) -> Layout:
@@ -62,13 +62,17 @@ class Tile:
 
 
 class Stager:
-    """Emits the copies of one tile.  `own0` is the first own index of the block, `batch` the batch axes' values."""
+    """Emits the copies of one tile.  `own0` is the first own index of the block, `batch` the batch axes' values.
+
+    Past the end of k a tile holds zeros; past the end of own it holds anything, zeros with `zero_own`.
+    """
 
     def __init__(
-        self, frame: Frame, tile: Tile, threads: int, own0: X, batch: Env, scalars: Scalars, fixed_k: bool = False
+        self, frame: Frame, tile: Tile, threads: int, own0: X, batch: Env, scalars: Rows, zero_own: bool = False
     ) -> None:
         self.f, self.t, self.threads = frame, tile, threads
         self.own0, self.batch, self.scalars = own0, batch, scalars
+        self.zero_own = zero_own
         self.own_total, self.k_total = frame.total(tile.own), frame.total(tile.k)
         self.own_fits = self._fits(self.own_total, tile.rows)
         self.k_fits = self._fits(self.k_total, tile.depth)
@@ -232,10 +236,12 @@ class Stager:
         for node, (array, _) in self.raw.items():
             known[node] = convert(Elem(array.name, add(mul(i, self.chunk), e), array.type), register(node.dtype))
         value = self.f.value(c, self.t.part.value, env, known)
-        if self.k_fits:
-            return value
-        _, at = self._indices(line, add(first, e), k0)
-        return select(lt(at, self.k_total), value, Lit(0.0, value.type))
+        own, at = self._indices(line, add(first, e), k0)
+        inside = both(
+            None if self.k_fits else lt(at, self.k_total),
+            None if self.own_fits or not self.zero_own else lt(own, self.own_total),
+        )
+        return value if inside is None else select(inside, value, Lit(0.0, value.type))
 
     def _store(self, c: Code, packed: Var, slot: X, line: X, first: X) -> None:
         if self.t.layout == self.t.run:
@@ -250,4 +256,4 @@ def no_scalars(code: Code, row: X) -> Known:
     return {}
 
 
-__all__ = ["Scalars", "Stager", "Tile", "no_scalars", "swizzled"]
+__all__ = ["Rows", "Stager", "Tile", "no_scalars", "swizzled"]

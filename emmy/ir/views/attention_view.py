@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Scan
-from emmy.ir.views.product import Part, join, outside_folds, split, sum_of_products, top_folds
+from emmy.ir.build import _terms, isub
+from emmy.ir.loop import Ax, Body, Expr, Fold, Online, Op, Scan
+from emmy.ir.views.product import Part, outside_folds, split, sum_of_products, top_folds
+from emmy.ir.views.scores import peel
 
 
 @dataclass(frozen=True)
@@ -48,15 +50,10 @@ class AttentionView:
         return tuple(found)
 
     @cached_property
-    def causal_axis(self) -> Ax | None:
-        """The m axis i such that keys t > i + constant never count (`where(t <= i + c, …, -inf)` around the score)."""
-        limit = self.key_limit
-        return None if limit is None else limit[0]
-
-    @cached_property
-    def key_limit(self) -> tuple[Ax, int] | None:
-        """(i, c): the score is -inf wherever t > i + c."""
-        return _key_limit(self.score, self.t, set(self.m))
+    def limits(self) -> tuple[tuple[Expr, Ax, int], ...]:
+        """Conditions of the score that read t <= i + c for an m axis i, as (condition, i, c)."""
+        found = ((c, _bound(c, self.t, set(self.m))) for c in peel(self.score).conditions)
+        return tuple((c, *b) for c, b in found if b is not None)
 
 
 def attention_view(body: Body) -> AttentionView | str:
@@ -112,48 +109,8 @@ def _order(axes: Sequence[Ax], chosen: set[Ax]) -> tuple[Ax, ...]:
     return tuple(a for a in axes if a in chosen)
 
 
-def _key_limit(score: Expr, t: Ax, m: set[Ax]) -> tuple[Ax, int] | None:
-    """Reads `where(t <= i + c, x, -inf)`, under additions of anything, as the bound t <= i + c."""
-    for node in outside_folds(score):
-        if not (isinstance(node, Op) and node.name == "where" and _is_minus_inf(node.args[2]) and _passes(score, node)):
-            continue
-        for cond in _conjuncts(node.args[0]):
-            bound = _bound(cond, t, m)
-            if bound is not None:
-                return bound
-    return None
-
-
-def _is_minus_inf(e: Expr) -> bool:
-    return isinstance(e, Const) and e.value == float("-inf")
-
-
-def _passes(score: Expr, node: Expr) -> bool:
-    """True when a -inf of `node` makes the score -inf: only additions and multiplications by positive constants around."""
-    e = score
-    while e is not node:
-        if not isinstance(e, Op) or e.name not in ("add", "mul", "cast"):
-            return False
-        inside = [a for a in e.args if node in outside_folds(a)]
-        others = [a for a in e.args if a not in inside]
-        if len(inside) != 1 or (e.name == "mul" and not all(isinstance(o, Const) and o.value > 0 for o in others)):
-            return False
-        if e.name == "add" and not all(isinstance(o, Const | Load) for o in others):
-            return False
-        e = inside[0]
-    return True
-
-
-def _conjuncts(cond: Expr) -> list[Expr]:
-    if isinstance(cond, Op) and cond.name == "and":
-        return [c for a in cond.args for c in _conjuncts(a)]
-    return [cond]
-
-
 def _bound(cond: Expr, t: Ax, m: set[Ax]) -> tuple[Ax, int] | None:
     """`t <= i + c`, also spelled t < i + c and with terms moved across."""
-    from emmy.ir.build import _terms, isub
-
     if not (isinstance(cond, Op) and cond.name in ("le", "lt")):
         return None
     # right - left >= 0 (or > 0)
@@ -166,4 +123,4 @@ def _bound(cond: Expr, t: Ax, m: set[Ax]) -> tuple[Ax, int] | None:
     return None if terms else (rows[0], c - (1 if cond.name == "lt" else 0))
 
 
-__all__ = ["AttentionView", "attention_view", "join"]
+__all__ = ["AttentionView", "attention_view"]

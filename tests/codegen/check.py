@@ -1,0 +1,44 @@
+"""Runs one kernel of one body on the CPU and compares it with the evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import host_cuda
+import numpy as np
+
+from emmy.ir.dtype import DTYPES
+from emmy.ir.evaluate import evaluate, integer
+from emmy.ir.kernel import Kernel
+from emmy.ir.loop import Body, Tensor
+
+Array = np.ndarray[Any, Any]
+
+
+def operand(t: Tensor, sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
+    shape = tuple(integer(e, sizes) for e in t.shape)
+    if DTYPES[t.dtype].kind == "float":
+        return rng.standard_normal(shape).astype(np.float32).astype(host_cuda.NUMPY[t.dtype])
+    return rng.integers(-7, 8, shape).astype(host_cuda.NUMPY[t.dtype])
+
+
+def operands(body: Body, sizes: Mapping[str, int], seed: int = 0) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    return [operand(t, sizes, rng) for t in body.slots]
+
+
+def error(body: Body, kernel: Kernel, sizes: Mapping[str, int] | None = None, given: list[Array] | None = None) -> float:
+    """Largest error over all results, in units of `epsilon * (1 + |reference|)` of the result's type."""
+    sizes = sizes or {}
+    arrays = operands(body, sizes) if given is None else given
+    expected = evaluate(body, arrays, sizes)
+    shapes = [tuple(integer(e, sizes) for e in o.tensor.shape) for o in body.outs]
+    found = host_cuda.run(kernel, arrays, sizes, shapes)
+    worst = 0.0
+    for e, f, o in zip(expected, found, body.outs, strict=True):
+        f = f.astype(np.float64)
+        assert np.array_equal(np.isnan(e), np.isnan(f)), f"NaN where there should be none, or none: {np.isnan(f).sum()}"
+        scale = max(DTYPES[o.tensor.dtype].epsilon, 2.0**-20) * (1 + np.abs(e))
+        worst = max(worst, float(np.nanmax(np.abs(f - e) / scale, initial=0.0)))
+    return worst
