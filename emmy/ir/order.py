@@ -23,9 +23,15 @@ def sort_operands(values: Sequence[Expr], slots: Sequence[Tensor]) -> list[Expr]
     """The values with the operands of every commuting operation in canonical order (i64 sums keep their own)."""
     colours = {k: t.text for k, t in enumerate(slots)}
     nodes = _nodes(values)
+    values = _sorted(values, nodes, _hashes(nodes, colours))
+    nodes = _nodes(values)
     hashes = _hashes(nodes, colours)
-    if any(_tied(n, hashes) for n in nodes):
-        hashes = _hashes(nodes, _discrete(values, nodes, colours))
+    if not any(_tied(n, hashes) for n in nodes):
+        return values
+    return _sorted(values, nodes, _hashes(nodes, _discrete(values, nodes, colours)))
+
+
+def _sorted(values: Sequence[Expr], nodes: Sequence[Expr], hashes: dict[Expr, str]) -> list[Expr]:
     done: dict[Expr, Expr] = {}
     for n in nodes:
         kids = n.children
