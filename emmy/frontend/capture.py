@@ -9,6 +9,9 @@ spelled by their primitive forms.
 from __future__ import annotations
 
 import inspect
+import logging
+import os
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -60,7 +63,7 @@ def capture(
         UsageError: the module does not run on these arguments.
     """
     module = as_module(module_or_fn)
-    with _quiet():
+    with quiet():
         exported = _export(module, args, dict(kwargs or {}), dynamic_shapes)
     return from_exported(exported, args, dict(kwargs or {}), module, name or _name_of(module_or_fn))
 
@@ -70,11 +73,16 @@ def _name_of(fn: Callable[..., Any]) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter warns about its own internals; none of it is for our user."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+def quiet() -> Iterator[None]:
+    """The exporter warns and logs about its own internals; what matters comes back as an exception."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def _export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> Any:
@@ -88,10 +96,12 @@ def _export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dy
             f"control flow that depends on data at {_user_line(e)}", "use torch.where, or compute it outside the model"
         ) from e
     except UserError as e:
-        raise UsageError(f"torch.export: {_first_line(e)} at {_user_line(e)}", "see dynamic_shapes and the inputs") from e
+        raise UsageError(
+            f"torch.export: {_first_line(e)} at {_user_line(e)}", "see dynamic_shapes and the inputs"
+        ) from e
     except EmmyError:
         raise
-    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AttributeError) as e:
+    except Exception as e:  # the model's forward is the user's code and may raise anything
         raise UsageError(
             f"the model cannot be captured on these inputs: {type(e).__name__}: {_first_line(e)}",
             f"at {_user_line(e)}",
@@ -104,9 +114,6 @@ def _first_line(e: BaseException) -> str:
 
 def _user_line(e: BaseException) -> str:
     """`file:line: code` of the innermost frame that is not PyTorch's."""
-    import os
-    import traceback
-
     library = os.path.dirname(torch.__file__) + os.sep
     here = os.path.dirname(__file__) + os.sep
     frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith((library, here))]
@@ -126,33 +133,28 @@ def from_exported(
     """The program of an exported one; example arguments default to those that were saved with it."""
     if not args and not kwargs and exported.example_inputs is not None:
         args, kwargs = exported.example_inputs
-    with _quiet():
+    with quiet():
         functional = exported.run_decompositions({})
-    walk = Walk(SizeNames())
-    constants: dict[str, torch.Tensor] = {}
-    inputs, signature = _inputs(functional, walk, constants)
-    extra: list[Input] = []
-
-    def constant(target: str, tensor: torch.Tensor) -> str:
-        given = walk._name("c_" + target.replace(".", "_"))
-        extra.append(Input(given, walk.tensor(tensor, target), "constant", target))
-        constants[target] = tensor
-        return given
-
-    walk.get_constant = constant
+    traces = {n.name: str(n.meta.get("stack_trace") or "") for g in _graphs(exported) for n in g.nodes}
+    walk = Walk(SizeNames(), traces)
+    inputs, signature = _inputs(functional, walk)
     results = walk.run(functional.graph_module)
     outputs = _outputs(functional, results, {i.target: i.name for i in inputs}, {i.name for i in inputs})
     roots = {r for o in outputs for r in refs(o.value)} | {o.mutates for o in outputs if o.mutates}
     nodes = live(walk.nodes, roots)
     used = roots | {r for n in nodes for r in refs((*n.args, *(v for _, v in n.kwargs)))}
-    kept = tuple(i for i in (*inputs, *extra) if i.kind == "user" or i.name in used)
-    weights = {i.target: _value(functional, constants, i.target) for i in kept if i.kind != "user"}
+    kept = tuple(i for i in (*inputs, *walk.extra) if i.kind == "user" or i.name in used)
+    weights = {i.target: _value(functional, walk.constants, i.target) for i in kept if i.kind != "user"}
     sizes = _sizes(functional, walk.sizes)
     graph = Graph(kept, tuple(nodes), outputs, sizes)
     in_spec, out_spec = exported.call_spec.in_spec, exported.call_spec.out_spec
     return Program(
         graph, weights, tuple(args), module, name, notes, dict(kwargs or {}), signature, in_spec, out_spec
     )  # fmt: skip
+
+
+def _graphs(exported: torch.export.ExportedProgram) -> list[torch.fx.Graph]:
+    return [m.graph for m in exported.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
 
 
 def _value(exported: Any, constants: Mapping[str, torch.Tensor], target: str) -> torch.Tensor:
@@ -163,9 +165,7 @@ def _value(exported: Any, constants: Mapping[str, torch.Tensor], target: str) ->
     raise UnsupportedError(f"the exported program lacks the value of {target}", "export the model again")
 
 
-def _inputs(
-    exported: Any, walk: Walk, constants: dict[str, torch.Tensor]
-) -> tuple[list[Input], tuple[Input | ScalarInput, ...]]:
+def _inputs(exported: Any, walk: Walk) -> tuple[list[Input], tuple[Input | ScalarInput, ...]]:
     from torch.export.graph_signature import ConstantArgument, InputKind as Kind, TensorArgument
 
     kinds: dict[Any, InputKind] = {
@@ -178,15 +178,16 @@ def _inputs(
     inputs: list[Input] = []
     signature: list[Input | ScalarInput] = []
     for spec, node in zip(exported.graph_signature.input_specs, holders, strict=True):
-        name = walk._name(node.name)
+        name = walk.name(node.name)
         if isinstance(spec.arg, ConstantArgument):
             walk.values[node] = spec.arg.value
             signature.append(ScalarInput(name, spec.arg.value))
             continue
         kind = kinds.get(spec.kind)
         if kind is None or not isinstance(spec.arg, TensorArgument):
+            found = type(spec.arg).__name__.removesuffix("Argument")
             raise UnsupportedError(
-                f"input {name} is a {type(spec.arg).__name__.removesuffix('Argument')} of kind {spec.kind.name.lower()}",
+                f"input {name} is a {found} of kind {spec.kind.name.lower()}",
                 "inputs are tensors, and numbers that stay the same",
             )
         target = "" if kind == "user" else spec.target or ""
@@ -198,9 +199,7 @@ def _inputs(
     return inputs, tuple(signature)
 
 
-def _outputs(
-    exported: Any, results: list[Any], by_target: Mapping[str, str], names: set[str]
-) -> tuple[Output, ...]:
+def _outputs(exported: Any, results: list[Any], by_target: Mapping[str, str], names: set[str]) -> tuple[Output, ...]:
     from torch.export.graph_signature import OutputKind
 
     outputs: list[Output] = []

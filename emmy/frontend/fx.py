@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from torch.fx import Node as FxNode
 from emmy.errors import UnsupportedError
 from emmy.frontend.dtypes import dtype_name
 from emmy.frontend.symbolic import SizeNames
-from emmy.ir.graph import Node, Ref
+from emmy.ir.graph import Input, Node, Ref
 from emmy.ir.loop import Const, Expr, Tensor
 
 # Regions that run their body once with the operands that follow their own options.
@@ -37,18 +37,42 @@ _INLINED: Final = (
 _EFFECT_FREE: Final = ("_assert", "sym_constrain_range", "_functional_assert", "_functional_sym_constrain_range")
 # Arguments that say where or how PyTorch stores a tensor, which the compiler decides itself.
 _PLACEMENT: Final = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
+_LIBRARY: Final = os.path.dirname(torch.__file__) + os.sep
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n?([^\n]*)')
 
 
-def source_of(node: FxNode) -> str:
-    """`file:line: code` of the user's innermost line that made the node; empty where none is known."""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    if not frames:
-        return ""
-    library = os.path.dirname(torch.__file__) + os.sep
-    own = [f for f in frames if not f[0].startswith(library)]
-    path, line, code = (own or frames)[-1]
+def source_of(node: FxNode, traces: Mapping[str, str]) -> str:
+    """`file:line: code` of the user's innermost line that made the node; empty where none is known.
+
+    `traces` are the stack traces of the nodes before functionalization, by name: inside an inlined region the new
+    node's own trace points into generated code.
+    """
+    texts = [node.meta.get("stack_trace") or ""]
+    texts += [traces.get(origin.name, "") for origin in _origins(node)]
+    fallback = ""
+    for frames in (_FRAME.findall(t) for t in texts):
+        written = [f for f in frames if not f[0].startswith("<eval_with_key>")]
+        own = [f for f in written if not f[0].startswith(_LIBRARY) and "/site-packages/torch/" not in f[0]]
+        if own:
+            return _spelled(own[-1])
+        fallback = fallback or (_spelled(written[-1]) if written else "")
+    return fallback
+
+
+def _spelled(frame: tuple[str, str, str]) -> str:
+    path, line, code = frame
     return f"{path}:{line}: {code.strip()}".removesuffix(": ")
+
+
+def _origins(node: FxNode) -> list[Any]:
+    """The nodes that this one was made from, nearest first (`torch.fx.traceback.NodeSource`)."""
+    found: list[Any] = []
+    todo = list(node.meta.get("from_node") or ())
+    while todo:
+        origin = todo.pop(0)
+        found.append(origin)
+        todo += origin.from_node
+    return found
 
 
 def module_of(node: FxNode) -> str:
@@ -67,10 +91,12 @@ class Walk:
     """State of the conversion.  `values` maps FX nodes to arguments: a Ref, a tuple of them, or a constant."""
 
     sizes: SizeNames
+    traces: Mapping[str, str]
     values: dict[FxNode, Any] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
-    get_constant: Callable[[str, torch.Tensor], str] = lambda target, tensor: target  # noqa: E731 - replaced by capture
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    extra: list[Input] = field(default_factory=list)
 
     def tensor(self, value: torch.Tensor, where: str) -> Tensor:
         """The type of a (fake) tensor."""
@@ -97,11 +123,22 @@ class Walk:
         for part in str(node.target).split("."):
             target = getattr(target, part)
         if isinstance(target, torch.Tensor):
-            return Ref(self.get_constant(str(node.target), target))
+            return Ref(self._constant(str(node.target), target))
         return target
 
+    def _constant(self, target: str, tensor: torch.Tensor) -> str:
+        """A tensor that the exporter left in the graph module: one more constant input."""
+        if target not in self.constants:
+            self.constants[target] = tensor
+            name = self.name("c_" + target.replace(".", "_"))
+            self.extra.append(Input(name, self.tensor(tensor, target), "constant", target))
+        return next(i.name for i in self.extra if i.target == target)
+
+    def source(self, node: FxNode) -> str:
+        return source_of(node, self.traces)
+
     def _call(self, node: FxNode) -> None:
-        where = source_of(node) or node.name
+        where = self.source(node) or node.name
         if node.target is operator.getitem:
             self.values[node] = self._item(node, where)
             return
@@ -124,14 +161,14 @@ class Walk:
         args = tuple(self.arg(a, node) for a in node.args)
         kwargs = tuple((k, self.arg(v, node)) for k, v in node.kwargs.items() if k not in _PLACEMENT)
         args, kwargs = _without_placement(node.target, args, kwargs)
-        name = self._name(node.name)
-        self.nodes.append(Node(name, op, args, kwargs, results, source_of(node), module_of(node)))
+        name = self.name(node.name)
+        self.nodes.append(Node(name, op, args, kwargs, results, self.source(node), module_of(node)))
         if isinstance(value, torch.Tensor) or len(results) == 1:
             self.values[node] = Ref(name) if isinstance(value, torch.Tensor) else (Ref(name),)
         else:
             self.values[node] = _indexed(name, value)
 
-    def _name(self, wanted: str) -> str:
+    def name(self, wanted: str) -> str:
         name, k = wanted, 0
         while name in self.names:
             k += 1
@@ -185,7 +222,9 @@ class Walk:
             return
         operand = node.args[0].meta["val"]  # type: ignore[union-attr]
         if not operand.is_contiguous():
-            raise UnsupportedError(f"as_strided of a tensor that is not contiguous at {where}", "call contiguous() first")
+            raise UnsupportedError(
+                f"as_strided of a tensor that is not contiguous at {where}", "call contiguous() first"
+            )
 
     def arg(self, value: Any, node: FxNode) -> Any:
         """An FX argument as a Torch IR argument."""
@@ -197,16 +236,16 @@ class Walk:
         if isinstance(value, tuple | list):
             return tuple(self.arg(v, node) for v in value)
         if isinstance(value, torch.dtype):
-            return dtype_name(value, source_of(node))
+            return dtype_name(value, self.source(node))
         if isinstance(value, torch.device | torch.layout | torch.memory_format):
             return None
         if isinstance(value, torch.SymInt):
-            return self._number(value, source_of(node))
+            return self._number(value, self.source(node))
         if isinstance(value, complex):
-            raise UnsupportedError(f"a complex number at {source_of(node)}")
+            raise UnsupportedError(f"a complex number at {self.source(node)}")
         if value is None or isinstance(value, bool | int | float | str):
             return value
-        raise UnsupportedError(f"an argument of type {type(value).__name__} at {source_of(node)}")
+        raise UnsupportedError(f"an argument of type {type(value).__name__} at {self.source(node)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,10 +81,9 @@ def load_hf(
     where = id_or_dir.rstrip("/").split("/")[-1]
     name = where if layer is None else f"{where}.layer{layer}"
     program = capture(model, args, name=name)
-    constants = {t: v for t, v in program.weights.items() if t not in dict(model.named_parameters(remove_duplicate=False))}
-    parameters = {t: v for t, v in program.weights.items() if t not in constants}
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     fill = filler(files, getattr(config, "initializer_range", 0.02), seed)
-    weights = ChainMap(constants, LazyWeights(parameters, fill))
+    weights = LazyWeights(program.weights, fill, parameters)
     return replace(program, weights=weights, module=Materialized(model, weights), notes=notes)
 
 
@@ -159,11 +157,12 @@ def build(config: Any, o: Options) -> nn.Module:
             raise UsageError(f"--layer {o.layer} of a model with {count} layers", f"use 0 to {count - 1}")
         config.num_hidden_layers = 1
         config.layer_types = None if kinds is None else [kinds[o.layer]]
+    factory: Any = transformers.AutoModel
     whole = [getattr(transformers, a) for a in config.architectures or () if hasattr(transformers, a)]
-    auto = transformers.AutoModel if o.layer is not None or not whole else None
     options = {"dtype": TO_TORCH[o.dtype], "attn_implementation": "sdpa"}
     with torch.device("meta"):
-        model = auto.from_config(config, **options) if auto else whole[0]._from_config(config, **options)
+        build_whole = o.layer is None and whole
+        model = whole[0]._from_config(config, **options) if build_whole else factory.from_config(config, **options)
     model.to_empty(device="cpu")
     model.tie_weights()
     for module in model.modules():
@@ -244,7 +243,7 @@ def instrument(model: Any, o: Options) -> tuple[torch.Tensor, ...]:
         if slot is not None:
             slot.given = first
             given = torch.zeros(whole.shape, dtype=whole.dtype, device=first.device)
-        state = _cache_arguments(run, config, o, rest) if rest else _no_cache(run)
+        state = _cache_arguments(run, config, rest) if rest else _no_cache(run)
         result = run(**{model.main_input_name: given}, **state)
         if slot is not None:
             layer_result, slot.given, slot.result = slot.result, None, None
@@ -270,7 +269,7 @@ def _check_length(config: Any, o: Options) -> None:
 def _patches(config: Any, image: torch.Tensor) -> int:
     """Tokens of an image: one a patch, and the class token."""
     patch = config.patch_size if isinstance(config.patch_size, list | tuple) else [config.patch_size] * 2
-    return (image.shape[2] // patch[0]) * (image.shape[3] // patch[1]) + 1
+    return int((image.shape[2] // patch[0]) * (image.shape[3] // patch[1]) + 1)
 
 
 def _no_cache(run: Callable[..., Any]) -> dict[str, Any]:
@@ -291,14 +290,13 @@ def _cache_examples(config: Any, o: Options, generator: torch.Generator) -> dict
     return examples
 
 
-def _cache_arguments(
-    run: Callable[..., Any], config: Any, o: Options, state: tuple[torch.Tensor, ...]
-) -> dict[str, Any]:
+def _cache_arguments(run: Callable[..., Any], config: Any, state: tuple[torch.Tensor, ...]) -> dict[str, Any]:
     """Keyword arguments that make the model decode on the given caches: position, then key and value of each layer."""
     from transformers import StaticCache
 
-    cache = StaticCache(config=config, max_cache_len=o.cache_len)
-    for k, layer in enumerate(cache.layers):
+    cache = StaticCache(config=config, max_cache_len=int(state[1].shape[2]))
+    layers: list[Any] = list(cache.layers)
+    for k, layer in enumerate(layers):
         key, value = state[1 + 2 * k], state[2 + 2 * k]
         layer.lazy_initialization(key, value)
         layer.keys, layer.values = key, value
@@ -345,9 +343,7 @@ def checkpoint_tensors(folder: Path, model: Any) -> dict[str, tuple[Path, str]]:
     return table
 
 
-def filler(
-    files: Mapping[str, tuple[Path, str]], std: float, seed: int
-) -> Callable[[str, torch.Tensor], None]:
+def filler(files: Mapping[str, tuple[Path, str]], std: float, seed: int) -> Callable[[str, torch.Tensor], None]:
     """What writes a parameter's value: from its file, or (no files at all) at random from the seed and its name.
 
     Random matrices and biases are normal with deviation `std`, as the models initialize matrices; vectors called

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,19 +16,24 @@ class LazyWeights(Mapping[str, torch.Tensor]):
     """Weights that get their values when they are first read.
 
     The tensors exist from the start but no page of them is touched until `fill(name, tensor)` writes it, so a model of
-    16 GB can be captured in little memory.
+    16 GB can be captured in little memory.  Only the names in `unwritten` are filled; the others have their values.
     """
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor], fill: Callable[[str, torch.Tensor], None]) -> None:
+    def __init__(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        fill: Callable[[str, torch.Tensor], None],
+        unwritten: Iterable[str],
+    ) -> None:
         self._tensors = dict(tensors)
         self._fill = fill
-        self._filled: set[str] = set()
+        self._unwritten = set(unwritten)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         tensor = self._tensors[name]
-        if name not in self._filled:
+        if name in self._unwritten:
             self._fill(name, tensor)
-            self._filled.add(name)
+            self._unwritten.remove(name)
         return tensor
 
     def __iter__(self) -> Iterator[str]:
