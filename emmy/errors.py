@@ -53,3 +53,7 @@ class CompileError(EmmyError):
 
 class DeviceError(EmmyError):
     """A call of the CUDA driver that failed, or a machine on which it cannot be made."""
+
+
+class EvidenceError(EmmyError):
+    """A choice that rests on no measurement where only measurements are allowed (`--strict-evidence`)."""
