@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from emmy.errors import PinError
+from emmy.ir.config import KernelConfig
 
 KNOBS: Final = ("WORK", "TILE", "REDUCE", "STAGE", "RASTER")
 _DIMS = r"[1-9]\d*(?:x[1-9]\d*)?"
@@ -274,3 +275,12 @@ class Pin:
             if row.plain[knob] != value or any(v != value for v in others):
                 return False
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """One legal schedule of a body: the code generator that takes it, its row, and what it means for cost."""
+
+    family: str
+    row: Row
+    config: KernelConfig

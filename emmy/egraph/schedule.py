@@ -1,0 +1,118 @@
+"""The schedule e-graph: every legal schedule row of a batch of bodies, by the rules of `rulesets/schedule`.
+
+A family says what a body offers it as facts (or why the body is not one of its), its rules unite complete kernels with
+the body, and its reader spells what is found as rows.  Legality stands in the rules and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from emmy.egraph.egg import Egg
+from emmy.egraph.families import map as maps
+from emmy.egraph.families import plain
+from emmy.ir.config import KernelConfig
+from emmy.ir.loop import Body
+from emmy.ir.schedule import Row, Scheduled
+from emmy.ir.target import Target
+
+Facts = Mapping[str, Sequence[tuple[object, ...]]]  # relation -> rows, the body's hash first
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One code generator's schedules.
+
+    `facts(body, target, sizes)`: what the rules of `file` need, or the reason why the body is not of this family.
+    `rows(constructor rows)`: (body hash, row) of each row of `constructor` in the saturated e-graph.
+    `config(body, row, target, sizes)`: the row's meaning for cost.
+    """
+
+    name: str
+    file: str
+    facts: Callable[[Body, Target, Sizes], Facts | str]
+    constructor: str
+    rows: Callable[[Iterable[tuple[Any, ...]]], Iterator[tuple[str, Row]]]
+    config: Callable[[Body, Row, Target, Sizes], KernelConfig]
+
+
+# In order of preference where nothing else decides; the plain family closes every list.
+FAMILIES: Final[tuple[Family, ...]] = (
+    Family("map", "map.egg", maps.facts, "Map", maps.rows, maps.config),
+    Family("plain", "plain.egg", plain.facts, "Plain", plain.rows, plain.config),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedules:
+    """`rows[body.hash]`: legal schedules, in a fixed order.  `declined[body.hash]`: family -> reason.  `enodes`: size."""
+
+    rows: dict[str, list[Scheduled]]
+    declined: dict[str, dict[str, str]]
+    enodes: int
+
+
+def schedule_rows(
+    bodies: Iterable[Body],
+    target: Target,
+    sizes: Sizes,
+    rulesets: Path,
+    held: frozenset[str] = frozenset(),
+    families: Sequence[Family] = FAMILIES,
+) -> Schedules:
+    """Every legal schedule of each distinct body, by one e-graph for all of them.
+
+    `sizes` are the values that symbolic sizes are scheduled for; `rulesets` is the folder of rule files; `held` names
+    rules that are left out.
+    """
+    distinct = {b.hash: b for b in bodies}
+    egg = Egg(held=held, provenance=frozenset({"K"}))
+    egg.load(rulesets / "schedule" / "base.egg", *(rulesets / "schedule" / f.file for f in families))
+    _target_facts(egg, target)
+    declined: dict[str, dict[str, str]] = {h: {} for h in distinct}
+    for family in families:
+        _family_facts(egg, family, distinct, target, sizes, declined)
+    egg.run("schedule", saturate=True)
+    frozen = egg.freeze()
+    found: dict[str, list[Scheduled]] = {h: [] for h in distinct}
+    for family in families:
+        rows = sorted(family.rows(frozen.rows(family.constructor)), key=lambda pair: (pair[0], pair[1].text))
+        for h, row in rows:
+            config = family.config(distinct[h], row, target, sizes)
+            found[h].append(Scheduled(family.name, row, config))
+    return Schedules(found, declined, frozen.size())
+
+
+def _target_facts(egg: Egg, target: Target) -> None:
+    limits = {
+        "max-threads": target.threads_block,
+        "max-smem": target.smem_block,
+        "max-registers": target.registers_thread,
+        "sm-registers": target.registers_sm,
+    }
+    for name, value in limits.items():
+        egg.facts(name, [(value,)])
+
+
+def _family_facts(
+    egg: Egg,
+    family: Family,
+    bodies: Mapping[str, Body],
+    target: Target,
+    sizes: Sizes,
+    declined: dict[str, dict[str, str]],
+) -> None:
+    merged: dict[str, list[tuple[object, ...]]] = {}
+    for h, body in bodies.items():
+        facts = family.facts(body, target, sizes)
+        if isinstance(facts, str):
+            declined[h][family.name] = facts
+            continue
+        for relation, rows in facts.items():
+            merged.setdefault(relation, []).extend(rows)
+    for relation, relation_rows in merged.items():
+        egg.facts(relation, relation_rows)
