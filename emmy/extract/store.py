@@ -115,11 +115,13 @@ class Store:
 
         return self._write(batch)
 
-    def replace_source(self, source: str, measurements: Sequence[Measurement]) -> None:
-        """In one transaction: the measurements of `source` become exactly these."""
+    def replace_source(self, source: str, regime: Regime, measurements: Sequence[Measurement]) -> None:
+        """In one transaction: the measurements of `source` on this card become exactly these."""
 
         def batch(connection: DuckDBPyConnection) -> None:
-            connection.execute("DELETE FROM measurement WHERE source = ?", [source])
+            where = "source = ? AND gpu = ? AND capability = ? AND numerics = ? AND l2 = ?"
+            card = [source, regime.gpu, regime.capability, regime.numerics, regime.l2]
+            connection.execute(f"DELETE FROM measurement WHERE {where}", card)
             _insert_rows(connection, "INSERT INTO measurement VALUES", [_measurement_row(m) for m in measurements])
 
         self._write(batch)

@@ -1,0 +1,197 @@
+"""Which schedule row a body gets, and on what evidence: one ranking for measurements, predictions and the safe option.
+
+    measured     a row of this regime, with enough samples, close together
+    measured     a row of this regime with few or widely spread samples (marked to be measured again)
+    aged         a row measured with another compiler version, the same two ways
+    predicted    the prior, times its family's measured bias
+    safe         the rule's first option, where there is no prediction
+
+A better class beats a worse one whatever the times are; within a class the least time wins, and equal times go to the
+smaller row text.  Rows that are known to fail are never chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from emmy.errors import EvidenceError, LoweringError
+from emmy.extract.records import Failure, Measurement, PlanMeasurement, Regime, Sizes
+
+Tier = Literal["measured", "aged", "predicted", "safe"]
+
+FEW: Final = 5  # fewer samples may not decide over a well measured row
+WIDE: Final = 0.3  # (p90 - p10) / median above this is widely spread
+SHRINK: Final = 4.0  # samples of "no bias" that a family's bias starts with
+
+
+@dataclass(frozen=True, slots=True)
+class RowOption:
+    """A legal row.  `predicted` in seconds, None where the prior has no answer; `safe`: the rule's first option."""
+
+    row: str
+    family: str
+    predicted: float | None
+    safe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The chosen row with its cost in seconds and what decided, the next best, and how many rows there were.
+
+    `remeasure` lists rows whose measurements are too few or too spread to decide.  `skipped` rows are known to fail.
+    """
+
+    body: str
+    row: str
+    family: str
+    cost: float
+    tier: Tier
+    runner_up: str
+    runner_up_cost: float
+    runner_up_tier: Tier | Literal[""]
+    n_alternatives: int
+    remeasure: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOption:
+    """A launch list: its key (`plan_key`) and the sum of its launches in seconds."""
+
+    key: str
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDecision:
+    """`measured`: the plan was timed as a whole, and that time replaces the sum of its launches."""
+
+    key: str
+    total: float
+    measured: bool
+
+
+def decide(
+    body: str,
+    rows: Sequence[RowOption],
+    measured: Iterable[Measurement],
+    regime: Regime,
+    *,
+    strict: bool = False,
+    failures: Iterable[Failure] = (),
+    sizes: Sizes = (),
+    bias: Mapping[str, float] | None = None,
+    name: str = "",
+    arch: str = "",
+    floor: float = 0.0,
+) -> Decision:
+    """The row for `body` at `sizes`.  LoweringError when every row is known to fail; EvidenceError when `strict` and
+    the row was not measured.  Measurements of other bodies, sizes, cards or rows that are not legal are ignored.  `floor`
+    is the cost of a row that nothing predicts (its roofline)."""
+    broken = {f.row for f in failures if f.body == body and f.sizes in ((), sizes) and f.arch in ("", arch)}
+    live = [r for r in rows if r.row not in broken]
+    if not live:
+        reasons = sorted({f"{f.row}: {f.stage}: {f.reason}" for f in failures if f.body == body})
+        raise LoweringError(f"no schedule row is left for {name or body}: {'; '.join(reasons)}", "see the refusals")
+    found = _by_row(body, measured, regime, sizes)
+    ranked = sorted(_rank(option, found.get(option.row), regime, bias or {}, floor) for option in live)
+    best = ranked[0]
+    second = ranked[1] if len(ranked) > 1 else None
+    decision = Decision(
+        body=body,
+        row=best[2],
+        family=next(o.family for o in live if o.row == best[2]),
+        cost=best[1],
+        tier=_TIERS[best[0]],
+        runner_up=second[2] if second else "",
+        runner_up_cost=second[1] if second else math.inf,
+        runner_up_tier=_TIERS[second[0]] if second else "",
+        n_alternatives=len(live),
+        remeasure=tuple(sorted(r for _, _, r in ranked if r in found and not solid(found[r]))),
+        skipped=tuple(sorted(r.row for r in rows if r.row in broken)),
+    )
+    if strict:
+        require_measured([(name or body, decision)])
+    return decision
+
+
+def solid(m: Measurement | PlanMeasurement) -> bool:
+    """Enough samples, close together: may decide."""
+    spread = (m.p90 - m.p10) / m.median if m.median > 0 else math.inf
+    return m.n >= FEW and spread <= WIDE
+
+
+def require_measured(decisions: Iterable[tuple[str, Decision]]) -> None:
+    """EvidenceError that names every kernel whose row was not measured."""
+    guessed = sorted({f"{name} ({d.tier})" for name, d in decisions if d.tier in ("predicted", "safe")})
+    if guessed:
+        raise EvidenceError(
+            f"no measurement decides: {', '.join(guessed)}",
+            "tune these kernels on this card (emmy tune), or allow predictions (without --strict-evidence)",
+        )
+
+
+def family_bias(samples: Iterable[tuple[str, float, float]]) -> dict[str, float]:
+    """How much longer launches of a family take than predicted: from (family, measured, predicted) in seconds.
+
+    The geometric mean of measured / predicted, shrunk toward 1 as if SHRINK launches had met their prediction.
+    """
+    logs: dict[str, list[float]] = defaultdict(list)
+    for family, seen, predicted in samples:
+        if seen > 0 and predicted > 0:
+            logs[family].append(math.log(seen / predicted))
+    return {family: math.exp(math.fsum(sorted(xs)) / (len(xs) + SHRINK)) for family, xs in sorted(logs.items())}
+
+
+def choose_plan(
+    plans: Sequence[PlanOption], measured: Mapping[str, Iterable[PlanMeasurement]], regime: Regime, sizes: Sizes = ()
+) -> PlanDecision:
+    """The cheapest plan, where a plan that was timed as a whole in this regime counts with that time."""
+    ranked = [_plan(p, measured.get(p.key, ()), regime, sizes) for p in plans]
+    return min(ranked, key=lambda d: (d.total, d.key))
+
+
+def predicted_share(decisions: Iterable[Decision]) -> float:
+    """Share of the summed time that rests on predictions, 0 to 1."""
+    listed = list(decisions)
+    total = sum(d.cost for d in listed)
+    return sum(d.cost for d in listed if d.tier in ("predicted", "safe")) / total if total > 0 else 0.0
+
+
+def _plan(plan: PlanOption, found: Iterable[PlanMeasurement], regime: Regime, sizes: Sizes) -> PlanDecision:
+    usable = [m for m in found if m.regime == regime and m.sizes == sizes and solid(m)]
+    if not usable:
+        return PlanDecision(plan.key, plan.total, False)
+    newest = max(usable, key=lambda m: (m.when, m.n, -m.median))
+    return PlanDecision(plan.key, newest.median, True)
+
+
+_TIERS: Final[tuple[Tier, ...]] = ("measured", "measured", "aged", "aged", "predicted", "safe", "safe")
+
+
+def _by_row(body: str, measured: Iterable[Measurement], regime: Regime, sizes: Sizes) -> dict[str, Measurement]:
+    """The one measurement of each row that counts: of this compiler before others, solid before not, newest."""
+    groups: dict[str, list[Measurement]] = defaultdict(list)
+    for m in measured:
+        if m.body == body and m.sizes == sizes and regime.same_card(m.regime) and m.median > 0:
+            groups[m.row].append(m)
+
+    def weight(m: Measurement) -> tuple[bool, bool, float, int, float]:
+        return m.regime == regime, solid(m), m.when, m.n, -m.median
+
+    return {row: max(group, key=weight) for row, group in groups.items()}
+
+
+def _rank(
+    option: RowOption, found: Measurement | None, regime: Regime, bias: Mapping[str, float], floor: float
+) -> tuple[int, float, str]:
+    if found is not None:
+        level = (0 if found.regime == regime else 2) + (0 if solid(found) else 1)
+        return level, found.median, option.row
+    if option.predicted is not None and math.isfinite(option.predicted):
+        return 4, option.predicted * bias.get(option.family, 1.0), option.row
+    return (5 if option.safe else 6), floor, option.row

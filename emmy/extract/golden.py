@@ -1,0 +1,194 @@
+"""Golden files: reviewed measurements that travel with the repository, `golden/<gpu>_sm<capability>.json`.
+
+One JSON document, one row a line, so that a review shows what changed:
+
+    {"format": "emmy-golden", "version": 1, "gpu": "H200", "capability": 90, "compiler": "…", "numerics": "",
+     "l2": "cold", "rows": [
+    {"body": "…", "name": "k_rms_norm", "sizes": {}, "family": "row", "row": "WORK=t256,…", "n": 30, "median": 3.1e-05, …},
+    {"body": "…", "name": "k_linear", "sizes": {"s": 512}, "family": "mma", "row": "…"}
+    ]}
+
+A row without times is a proposal: a schedule worth trying, no evidence.  A golden file is data from outside: every
+field is checked before it is believed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from emmy.errors import StoreError
+from emmy.extract.records import Measurement, Regime, Sizes
+from emmy.extract.store import Store
+
+FORMAT: Final = "emmy-golden"
+VERSION: Final = 1
+MAX_BYTES: Final = 64 << 20
+_BODY: Final = re.compile(r"[0-9a-f]{8,64}")
+_WORD: Final = re.compile(r"[ -~]{0,400}")
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenRow:
+    """One line: `name` is for people, `measurement` is None for a proposal."""
+
+    body: str
+    name: str
+    sizes: Sizes
+    family: str
+    row: str
+    measurement: Measurement | None
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenFile:
+    regime: Regime
+    rows: tuple[GoldenRow, ...]
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        return [r.measurement for r in self.rows if r.measurement is not None]
+
+    @property
+    def proposals(self) -> list[GoldenRow]:
+        return [r for r in self.rows if r.measurement is None]
+
+
+def file_name(regime: Regime) -> str:
+    gpu = re.sub(r"[^a-z0-9]+", "-", regime.gpu.lower()).strip("-")
+    return f"{gpu}_sm{regime.capability}.json"
+
+
+def golden_path(regime: Regime, directory: Path, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The file that holds for a card: `EMMY_GOLDEN_FILE` where it is set (empty: none), else the one in `directory`."""
+    named = environ.get("EMMY_GOLDEN_FILE")
+    if named is not None:
+        return Path(named).expanduser() if named else None
+    path = directory / file_name(regime)
+    return path if path.exists() else None
+
+
+def write_golden(path: Path, regime: Regime, rows: Iterable[GoldenRow]) -> None:
+    """Write rows sorted by (name, body, sizes, median); the file appears whole or not at all."""
+    ordered = sorted(rows, key=lambda r: (r.name, r.body, r.sizes, r.measurement.median if r.measurement else 0.0, r.row))
+    head = {"format": FORMAT, "version": VERSION, "gpu": regime.gpu, "capability": regime.capability,
+            "compiler": regime.compiler, "numerics": regime.numerics, "l2": regime.l2}  # fmt: skip
+    lines = ",\n".join(json.dumps(_row_json(r)) for r in ordered)
+    text = json.dumps(head)[:-1] + ', "rows": [\n' + lines + "\n]}\n"
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def read_golden(path: Path) -> GoldenFile:
+    """The file's content, checked.  StoreError says which row and which field is wrong."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise StoreError(f"golden file {path} is larger than {MAX_BYTES >> 20} MiB", "it is not one of ours")
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StoreError(f"golden file {path} cannot be read: {error.strerror}", _OFF) from error
+    except ValueError as error:
+        raise StoreError(f"golden file {path} is not JSON: {error}", _OFF) from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise StoreError(f"{path} is no golden file (no format {FORMAT!r})", _OFF)
+    if document.get("version") != VERSION:
+        raise StoreError(f"golden file {path} has version {document.get('version')!r}, this Emmy knows {VERSION}", _OFF)
+    check = _Check(path)
+    l2 = check.text(document, "l2")
+    if l2 not in ("cold", "warm"):
+        raise check.wrong("l2", "cold or warm")
+    regime = Regime(
+        check.text(document, "gpu"), check.integer(document, "capability", 50), check.text(document, "compiler"),
+        check.text(document, "numerics"), l2,  # type: ignore[arg-type]
+    )  # fmt: skip
+    rows = document.get("rows")
+    if not isinstance(rows, list):
+        raise check.wrong("rows", "a list")
+    return GoldenFile(regime, tuple(_row(path, k, row, regime) for k, row in enumerate(rows)))
+
+
+def import_golden(store: Store, file: GoldenFile) -> int:
+    """Make the store's golden measurements of this card exactly the file's; how many."""
+    store.replace_source("golden", file.regime, file.measurements)
+    return len(file.measurements)
+
+
+def from_measurements(measurements: Sequence[Measurement], names: Mapping[str, str]) -> list[GoldenRow]:
+    """Rows for `write_golden`; `names` gives a body's name."""
+    return [GoldenRow(m.body, names.get(m.body, ""), m.sizes, m.family, m.row, m) for m in measurements]
+
+
+_OFF: Final = "restore it, or turn golden files off with EMMY_GOLDEN_FILE="
+
+
+def _row_json(r: GoldenRow) -> dict[str, Any]:
+    row: dict[str, Any] = {"body": r.body, "name": r.name, "sizes": dict(r.sizes), "family": r.family, "row": r.row}
+    if r.measurement is not None:
+        m = r.measurement
+        row |= {"n": m.n, "median": m.median, "p10": m.p10, "p90": m.p90}
+        row |= {"clock_before": m.clock_before, "clock_after": m.clock_after, "when": m.when}
+    return row
+
+
+def _row(path: Path, number: int, row: object, regime: Regime) -> GoldenRow:
+    check = _Check(path, number)
+    if not isinstance(row, dict):
+        raise check.wrong("it", "an object")
+    body = check.text(row, "body")
+    if not _BODY.fullmatch(body):
+        raise check.wrong("body", "a hash in hexadecimal")
+    sizes = row.get("sizes")
+    if not isinstance(sizes, dict) or not all(type(v) is int and v >= 0 for v in sizes.values()):
+        raise check.wrong("sizes", "an object of whole numbers")
+    bound: Sizes = tuple(sorted(sizes.items()))
+    name, family, text = (check.text(row, key) for key in ("name", "family", "row"))
+    if "median" not in row:
+        return GoldenRow(body, name, bound, family, text, None)
+    n = check.integer(row, "n", 1)
+    median, p10, p90 = (check.positive(row, key) for key in ("median", "p10", "p90"))
+    if not p10 <= median <= p90:
+        raise check.wrong("median", "between p10 and p90")
+    clocks = [check.number(row, key) for key in ("clock_before", "clock_after", "when")]
+    measurement = Measurement(body, bound, family, text, regime, n, median, p10, p90, clocks[0], clocks[1], "golden", clocks[2])
+    return GoldenRow(body, name, bound, family, text, measurement)
+
+
+class _Check:
+    """Reads fields of one JSON object and says where a wrong one stands."""
+
+    def __init__(self, path: Path, number: int | None = None) -> None:
+        self.where = f"golden file {path}" + ("" if number is None else f", row {number}")
+
+    def wrong(self, key: str, expected: str) -> StoreError:
+        return StoreError(f"{self.where}: {key} must be {expected}", _OFF)
+
+    def text(self, row: Mapping[str, object], key: str) -> str:
+        value = row.get(key)
+        if not isinstance(value, str) or not _WORD.fullmatch(value):
+            raise self.wrong(key, "a printable text of at most 400 characters")
+        return value
+
+    def integer(self, row: Mapping[str, object], key: str, least: int) -> int:
+        value = row.get(key)
+        if type(value) is not int or value < least:
+            raise self.wrong(key, f"a whole number of at least {least}")
+        return value
+
+    def number(self, row: Mapping[str, object], key: str) -> float:
+        value = row.get(key, 0.0)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+            raise self.wrong(key, "a number that is not negative")
+        return float(value)
+
+    def positive(self, row: Mapping[str, object], key: str) -> float:
+        value = self.number(row, key)
+        if value <= 0:
+            raise self.wrong(key, "above 0")
+        return value

@@ -1,0 +1,124 @@
+"""Golden files: data from outside, checked, and evidence like any other."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emmy.errors import StoreError
+from emmy.extract.golden import (
+    GoldenRow, file_name, from_measurements, golden_path, import_golden, read_golden, write_golden,
+)  # fmt: skip
+from emmy.extract.lookup import evidence_for_compile
+from emmy.extract.records import Measurement, Regime
+from emmy.extract.store import Store
+
+HERE = Regime("NVIDIA H200", 90, "nvrtc 13.0")
+BODY = "0123456789abcdef"
+
+
+def measurement(row="WORK=t256", median=1e-5, **more):
+    return Measurement(BODY, (("s", 512),), "row", row, HERE, 20, median, median * 0.9, median * 1.1, **more)
+
+
+def golden(path, *measurements):
+    write_golden(path, HERE, from_measurements(measurements, {BODY: "k_rms"}))
+    return path
+
+
+def test_one_row_a_line_and_the_whole_is_json(tmp_path):
+    path = golden(tmp_path / "g.json", measurement("b"), measurement("a", 2e-5))
+    lines = path.read_text().splitlines()
+    assert len(lines) == 4
+    assert [json.loads(line.rstrip(","))["row"] for line in lines[1:3]] == ["b", "a"]
+    assert json.loads(path.read_text())["gpu"] == "NVIDIA H200"
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=40),
+                          st.floats(1e-9, 1e3), st.integers(1, 10**6))))  # fmt: skip
+def test_what_is_written_is_read(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("golden") / "g.json"
+    listed = [replace(measurement(row, t, source="golden"), n=n) for row, t, n in rows]
+    golden(path, *listed)
+    read = read_golden(path)
+    assert read.regime == HERE
+    assert sorted(read.measurements, key=repr) == sorted(listed, key=repr)
+
+
+def test_row_without_times_is_a_proposal_and_no_evidence(tmp_path):
+    path = tmp_path / "g.json"
+    write_golden(path, HERE, [GoldenRow(BODY, "k", (), "row", "WORK=t64", None)])
+    read = read_golden(path)
+    assert read.measurements == [] and read.proposals[0].row == "WORK=t64"
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [("median", -1.0), ("median", "fast"), ("median", 9.0), ("median", True), ("n", 0), ("n", 1.5), ("body", "../x"), ("row", 5),
+     ("row", "x" * 500), ("row", "a\nb"), ("sizes", {"s": -1}), ("sizes", []), ("p10", float("nan")), ("family", None)],
+)  # fmt: skip
+def test_wrong_field_is_an_error_that_names_the_row_and_the_field(tmp_path, field, value):
+    path = golden(tmp_path / "g.json", measurement(), measurement("c", 2e-5))
+    document = json.loads(path.read_text())
+    document["rows"][1][field] = value
+    path.write_text(json.dumps(document))
+    with pytest.raises(StoreError, match=rf"row 1: ({field}|median) must"):
+        read_golden(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "emmy-golden", "version": 7}', "not json", '{"format": "x"}'])
+def test_file_that_is_no_golden_file_is_an_error(tmp_path, text):
+    path = tmp_path / "g.json"
+    path.write_text(text)
+    with pytest.raises(StoreError, match="golden file"):
+        read_golden(path)
+
+
+def test_header_is_checked(tmp_path):
+    path = golden(tmp_path / "g.json")
+    document = json.loads(path.read_text())
+    for field, value in (("gpu", 5), ("capability", "90"), ("l2", "hot"), ("rows", {})):
+        path.write_text(json.dumps({**document, field: value}))
+        with pytest.raises(StoreError, match=field):
+            read_golden(path)
+
+
+def test_environment_turns_the_file_off_or_names_another(tmp_path):
+    own = golden(tmp_path / file_name(HERE), measurement())
+    assert file_name(HERE) == "nvidia-h200_sm90.json"
+    assert golden_path(HERE, tmp_path, {}) == own
+    assert golden_path(HERE, tmp_path, {"EMMY_GOLDEN_FILE": ""}) is None
+    assert golden_path(HERE, tmp_path, {"EMMY_GOLDEN_FILE": "/x.json"}).as_posix() == "/x.json"
+    assert golden_path(replace(HERE, gpu="Other"), tmp_path, {}) is None
+
+
+def test_import_replaces_the_golden_rows_of_that_card_and_nothing_else(tmp_path):
+    store = Store(tmp_path / "e.duckdb")
+    other = replace(measurement("theirs"), regime=replace(HERE, gpu="A100"), source="golden")
+    store.record_measurements([measurement("own"), other])
+    path = tmp_path / "g.json"
+    assert import_golden(store, read_golden(golden(path, measurement("a"), measurement("b")))) == 2
+    assert import_golden(store, read_golden(golden(path, measurement("c")))) == 1
+    assert sorted((m.row, m.source) for m in store.measurements()) == [("c", "golden"), ("own", "own"), ("theirs", "golden")]
+
+
+def test_compile_sees_golden_rows_unless_they_are_off(tmp_path):
+    golden(tmp_path / file_name(HERE), measurement("g"))
+    store = Store(tmp_path / "e.duckdb")
+    import_golden(store, read_golden(tmp_path / file_name(HERE)))
+    store.record_measurements([measurement("own")])
+
+    def rows(environ, regime=HERE):
+        snapshot, lost = evidence_for_compile([BODY], regime, tmp_path, database=store.path, environ=environ)
+        return sorted(m.row for m in snapshot.measured(BODY)), lost
+
+    assert rows({}) == (["g", "own"], ())
+    assert rows({"EMMY_GOLDEN_FILE": ""}) == (["own"], ())
+    assert rows({}, replace(HERE, numerics="fast")) == ([], ())
+    found, lost = rows({"EMMY_GOLDEN_FILE": str(tmp_path / "missing.json")})
+    assert found == ["g", "own"] and "golden" in lost[0]
