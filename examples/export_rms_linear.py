@@ -1,46 +1,47 @@
-"""Export a small model file: RMSNorm that feeds the query, key and value projection of a 1024-wide decoder.
+"""Exports RMSNorm followed by the three linear layers of attention's queries, keys and values, in bf16.
 
-    python examples/export_rms_linear.py out/rms_linear.pt2
-
-The model takes bf16[1, 512, 1024] and gives bf16[1, 512, 4096]: 16 query, 8 key and 8 value heads of 128.
+    python examples/export_rms_linear.py rms_linear.pt2
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
 import torch
 from torch import nn
 
-HIDDEN = 1024
-HEAD = 128
-QUERY_HEADS, KEY_HEADS, VALUE_HEADS = 16, 8, 8
 
+class RMSNormLinear(nn.Module):
+    """x [tokens, width] -> queries [tokens, width], keys and values [tokens, width // 2]."""
 
-class NormedProjection(nn.Module):
-    """RMSNorm, then one linear layer for queries, keys and values."""
-
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm = nn.RMSNorm(HIDDEN, eps=1e-6)
-        self.qkv = nn.Linear(HIDDEN, HEAD * (QUERY_HEADS + KEY_HEADS + VALUE_HEADS), bias=False)
+        self.norm = nn.RMSNorm(width, eps=1e-6)
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width // 2, bias=False)
+        self.value = nn.Linear(width, width // 2, bias=False)
 
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        projected: torch.Tensor = self.qkv(self.norm(hidden_states))
-        return projected
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        h = self.norm(x)
+        return self.query(h), self.key(h), self.value(h)
 
 
-def main(path: str) -> None:
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path, help="the .pt2 file to write")
+    parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--width", type=int, default=1024)
+    options = parser.parse_args()
     torch.manual_seed(0)
-    model = NormedProjection().to(torch.bfloat16).eval()
-    example = (torch.randn(1, 512, HIDDEN, dtype=torch.bfloat16),)
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    torch.export.save(torch.export.export(model, example, strict=False), path)
-    print(f"wrote {path}")
+    model = RMSNormLinear(options.width).to(torch.bfloat16).eval()
+    x = torch.randn(options.tokens, options.width, dtype=torch.bfloat16)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    torch.export.save(torch.export.export(model, (x,)), options.out)
+    print(f"wrote {options.out}: RMSNorm + q/k/v linear, {options.tokens} tokens of {options.width}", file=sys.stderr)
+    return 0
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(f"usage: python {sys.argv[0]} PATH.pt2")
-    main(sys.argv[1])
+    sys.exit(main())
