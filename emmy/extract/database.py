@@ -1,4 +1,4 @@
-"""Opens the evidence file for one batch: lock, open, migrate, one transaction, close; and says plainly what went wrong."""
+"""Opens the evidence file for one batch: lock, open, migrate, one transaction, close; says plainly what went wrong."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ class Database:
         """The batch's result, its changes committed; on any error nothing of it is kept."""
         self._directory()
         if self.path.exists() and not os.access(self.path, os.W_OK):
-            raise StoreError(f"the evidence store {self.path} is read-only", "make it writable, or name another (EMMY_TUNE_DB)")
+            raise StoreError(
+                f"the evidence store {self.path} is read-only", "make it writable, or name another (EMMY_TUNE_DB)"
+            )
         with self._locked(writing=True), self._open(writing=True) as connection:
             connection.execute("BEGIN TRANSACTION")
             migrate(connection, self.path)
@@ -57,7 +59,9 @@ class Database:
         except OSError as error:
             raise StoreError(f"the directory {directory} cannot be made: {error.strerror}", _ELSEWHERE) from error
         if not directory.is_dir():
-            raise StoreError(f"the directory {directory} of the evidence store does not exist", "make it, or " + _ELSEWHERE)
+            raise StoreError(
+                f"the directory {directory} of the evidence store does not exist", "make it, or " + _ELSEWHERE
+            )
 
     @contextmanager
     def _locked(self, writing: bool) -> Iterator[None]:
@@ -117,7 +121,9 @@ class Database:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         lowered = str(error).lower()
         if "no space left" in lowered or "file too large" in lowered or "could not write" in lowered:
-            return StoreError(f"the evidence store {self.path} cannot grow: {text}", "free space on its disk, or " + _ELSEWHERE)
+            return StoreError(
+                f"the evidence store {self.path} cannot grow: {text}", "free space on its disk, or " + _ELSEWHERE
+            )
         if "permission denied" in lowered or "read-only" in lowered:
             return StoreError(f"the evidence store {self.path} cannot be opened: {text}", _ELSEWHERE)
         if "newer version" in lowered or "storage version" in lowered:

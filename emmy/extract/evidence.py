@@ -90,8 +90,8 @@ def decide(
     floor: float = 0.0,
 ) -> Decision:
     """The row for `body` at `sizes`.  LoweringError when every row is known to fail; EvidenceError when `strict` and
-    the row was not measured.  Measurements of other bodies, sizes, cards or rows that are not legal are ignored.  `floor`
-    is the cost of a row that nothing predicts (its roofline)."""
+    the row was not measured.  Measurements of other bodies, sizes, cards or rows that are not legal are ignored.
+    `floor` is the cost of a row that nothing predicts (its roofline)."""
     broken = {f.row for f in failures if f.body == body and f.sizes in ((), sizes) and f.arch in ("", arch)}
     live = [r for r in rows if r.row not in broken]
     if not live:

@@ -4,7 +4,7 @@ One JSON document, one row a line, so that a review shows what changed:
 
     {"format": "emmy-golden", "version": 1, "gpu": "H200", "capability": 90, "compiler": "…", "numerics": "",
      "l2": "cold", "rows": [
-    {"body": "…", "name": "k_rms_norm", "sizes": {}, "family": "row", "row": "WORK=t256,…", "n": 30, "median": 3.1e-05, …},
+    {"body": "…", "name": "k_rms_norm", "sizes": {}, "family": "row", "row": "WORK=t256", "n": 30, "median": 3e-05, …},
     {"body": "…", "name": "k_linear", "sizes": {"s": 512}, "family": "mma", "row": "…"}
     ]}
 
@@ -76,7 +76,9 @@ def golden_path(regime: Regime, directory: Path, environ: Mapping[str, str] = os
 
 def write_golden(path: Path, regime: Regime, rows: Iterable[GoldenRow]) -> None:
     """Write rows sorted by (name, body, sizes, median); the file appears whole or not at all."""
-    ordered = sorted(rows, key=lambda r: (r.name, r.body, r.sizes, r.measurement.median if r.measurement else 0.0, r.row))
+    ordered = sorted(
+        rows, key=lambda r: (r.name, r.body, r.sizes, r.measurement.median if r.measurement else 0.0, r.row)
+    )
     head = {"format": FORMAT, "version": VERSION, "gpu": regime.gpu, "capability": regime.capability,
             "compiler": regime.compiler, "numerics": regime.numerics, "l2": regime.l2}  # fmt: skip
     lines = ",\n".join(json.dumps(_row_json(r)) for r in ordered)
@@ -156,7 +158,9 @@ def _row(path: Path, number: int, row: object, regime: Regime) -> GoldenRow:
     if not p10 <= median <= p90:
         raise check.wrong("median", "between p10 and p90")
     clocks = [check.number(row, key) for key in ("clock_before", "clock_after", "when")]
-    measurement = Measurement(body, bound, family, text, regime, n, median, p10, p90, clocks[0], clocks[1], "golden", clocks[2])
+    measurement = Measurement(
+        body, bound, family, text, regime, n, median, p10, p90, clocks[0], clocks[1], "golden", clocks[2]
+    )
     return GoldenRow(body, name, bound, family, text, measurement)
 
 

@@ -54,7 +54,9 @@ def _tensor_sets(candidates: Sequence[Candidate], inputs: frozenset[int]) -> Map
     return best
 
 
-def _feasible(candidates: Sequence[Candidate], plan: Sequence[int], inputs: frozenset[int], outputs: frozenset[int]) -> bool:
+def _feasible(
+    candidates: Sequence[Candidate], plan: Sequence[int], inputs: frozenset[int], outputs: frozenset[int]
+) -> bool:
     return outputs <= closure([candidates[i] for i in plan], inputs)[0]
 
 

@@ -35,7 +35,7 @@ class QuietHighs(highspy.Highs):
 
     def enableCallbacks(self) -> None:  # called by the constructor, and the call that prints
         self.setOptionValue("output_flag", False)
-        super().enableCallbacks()
+        super().enableCallbacks()  # type: ignore[no-untyped-call]  # highspy does not annotate it
 
 
 def solve(
@@ -85,7 +85,11 @@ def solve(
 
 
 def _model(
-    candidates: Sequence[Candidate], inputs: frozenset[int], outputs: frozenset[int], column: dict[int, int], scale: float
+    candidates: Sequence[Candidate],
+    inputs: frozenset[int],
+    outputs: frozenset[int],
+    column: dict[int, int],
+    scale: float,
 ) -> highspy.Highs:
     makers: dict[int, list[int]] = defaultdict(list)
     groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
@@ -110,13 +114,15 @@ def _model(
     lp.col_cost_ = np.array([c.cost * scale for c in candidates] + [0.0] * len(column))
     lp.col_lower_ = np.array([0.0] * len(candidates) + [1.0 if t in outputs else 0.0 for t in column])
     lp.col_upper_ = np.ones(lp.num_col_)
-    lp.integrality_ = [highspy.HighsVarType.kInteger] * len(candidates) + [highspy.HighsVarType.kContinuous] * len(column)
+    lp.integrality_ = [highspy.HighsVarType.kInteger] * len(candidates) + [highspy.HighsVarType.kContinuous] * len(
+        column
+    )
     lp.row_lower_, lp.row_upper_ = np.array([r[0] for r in rows]), np.array([r[1] for r in rows])
     lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
     lp.a_matrix_.start_ = np.cumsum([0] + [len(r[2]) for r in rows]).astype(np.int32)
     lp.a_matrix_.index_ = np.array([c for r in rows for c in r[2]], dtype=np.int32)
     lp.a_matrix_.value_ = np.array([v for r in rows for v in r[3]])
-    model = QuietHighs()
+    model = QuietHighs()  # type: ignore[no-untyped-call]  # nor its constructor
     model.setOptionValue("mip_rel_gap", 1e-9)
     model.setOptionValue("mip_abs_gap", 1e-9)
     # one thread and a fixed seed: the same problem must give the same plan in every process
@@ -138,7 +144,11 @@ def _warm_start(
 
 
 def _loop_formulas(
-    candidates: Sequence[Candidate], plan: Sequence[Candidate], made: set[int], inputs: frozenset[int], column: dict[int, int]
+    candidates: Sequence[Candidate],
+    plan: Sequence[Candidate],
+    made: set[int],
+    inputs: frozenset[int],
+    column: dict[int, int],
 ) -> list[Row]:
     """A cut for each smallest set of unmade tensors that only support each other in this plan."""
     stuck = [c for c in plan if not c.ops <= made]

@@ -111,7 +111,12 @@ class _Model:
         c, t = self.c, self.t
         threads = np.maximum(1.0, c.block_threads)
         registers = threads * np.maximum(16.0, c.registers)
-        limits = [t.threads_sm / threads, t.registers_sm / registers, t.smem_sm / (c.smem + 1024.0), 32.0 + 0.0 * threads]
+        limits = [
+            t.threads_sm / threads,
+            t.registers_sm / registers,
+            t.smem_sm / (c.smem + 1024.0),
+            32.0 + 0.0 * threads,
+        ]
         # fractions of a block count: of two rows with one occupancy the one that needs less is a little better off
         self.resident = np.maximum(1.0, 0.9 * np.floor(np.min(limits, axis=0)) + 0.1 * np.min(limits, axis=0))
         self.spread = np.minimum(self.resident, np.maximum(1.0, c.blocks / t.sms))
@@ -212,7 +217,9 @@ class _Model:
         warps = np.maximum(1.0, c.block_threads / 32.0)
         for d in w.dots:
             flops = d.flops * self._again(d.group, False)
-            padded = flops * np.where(self.is_tiled & d.main, _pad(d.m, c.tile_m) * _pad(d.n, self._tile_columns(d.n)), 1.0)
+            padded = flops * np.where(
+                self.is_tiled & d.main, _pad(d.m, c.tile_m) * _pad(d.n, self._tile_columns(d.n)), 1.0
+            )
             on_tensor = self.is_mma & d.tensor
             tensor = tensor + np.where(on_tensor, padded, 0.0)
             # fragments that a warp loads for each step, if warps share the tile as a square
@@ -279,7 +286,9 @@ class _Model:
         tensor, dot_slots, smem = self._tensor_seconds()
         slots = dot_slots + self._slots() + np.where(self.is_tiled, 0.25, 1.0) * self._access_slots(through)
         # a tile of points a thread hides its own latency
-        scalar = slots / (t.flops_f32 / 2.0) / np.where(self.is_tiled, self._busy(1.0), self._busy(4.0)) * self.quantized
+        scalar = (
+            slots / (t.flops_f32 / 2.0) / np.where(self.is_tiled, self._busy(1.0), self._busy(4.0)) * self.quantized
+        )
         tensor = tensor / self._busy(1.0) * self.quantized
         terms = np.stack([memory, cache, tensor, scalar, smem * self.quantized, self._latency_seconds()])
         overlapped = np.sum(terms**NORM, axis=0) ** (1 / NORM)

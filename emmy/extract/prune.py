@@ -16,8 +16,8 @@ def order_candidates(
 ) -> list[Candidate]:
     """Candidates in an order that does not depend on how they were numbered.
 
-    Inputs are free, so they are dropped from `ops` and `outs`, and a candidate does not make what it reads; the caller's
-    candidate is found again by `id`.
+    Inputs are free, so they are dropped from `ops` and `outs`, and a candidate does not make what it reads; the
+    caller's candidate is found again by `id`.
     """
 
     def rank(t: int) -> tuple[int, int]:

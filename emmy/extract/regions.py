@@ -47,6 +47,14 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Chain:
+    """The parts of a plan, highest region first."""
+
+    part: tuple[Candidate, ...]
+    below: Chain | None
+
+
+@dataclass(frozen=True, slots=True)
 class Option:
     reads: Demand
     plan: tuple[Candidate, ...]
@@ -197,11 +205,9 @@ def _cuts(straddled: Sequence[int], frontier: Sequence[set[int]], begins: Sequen
 
 def _combine(options: Sequence[Mapping[Demand, Sequence[Option]]]) -> tuple[list[Candidate], float, bool]:
     """The cheapest chain of options from the lowest region to the highest."""
-    best: dict[Demand, tuple[float, float, bool, tuple[tuple[Candidate, ...], object]]] = {
-        frozenset(): (0.0, 0.0, True, ((), None))
-    }
+    best: dict[Demand, tuple[float, float, bool, Chain | None]] = {frozenset(): (0.0, 0.0, True, None)}
     for table in options:
-        following: dict[Demand, tuple[float, float, bool, tuple[tuple[Candidate, ...], object]]] = {}
+        following: dict[Demand, tuple[float, float, bool, Chain | None]] = {}
         for demand, group in table.items():
             reached = [(o, best[o.reads]) for o in group if o.reads in best]
             if not reached:
@@ -209,14 +215,13 @@ def _combine(options: Sequence[Mapping[Demand, Sequence[Option]]]) -> tuple[list
             bound = min(o.bound + below[1] for o, below in reached)
             proved = all(o.proved and below[2] for o, below in reached)
             option, below = min(reached, key=lambda p: (p[0].cost + p[1][0], [c.key for c in p[0].plan]))
-            following[demand] = (option.cost + below[0], bound, proved, (option.plan, below[3]))
+            following[demand] = (option.cost + below[0], bound, proved, Chain(option.plan, below[3]))
         best = following
     _, bound, proved, link = best[frozenset()]
     plan: list[Candidate] = []
-    node: object = link
-    while node is not None:
-        part, node = node  # type: ignore[misc]
-        plan.extend(part)
+    while link is not None:
+        plan.extend(link.part)
+        link = link.below
     return plan, bound, proved
 
 

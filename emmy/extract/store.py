@@ -153,7 +153,7 @@ class Store:
             failures: dict[str, list[Failure]] = defaultdict(list)
             query = "SELECT * FROM failure WHERE list_contains(?, body) ORDER BY taken, row"
             for r in connection.execute(query, [wanted]).fetchall():
-                failures[r[0]].append(Failure(*r[:5], _sizes(r[5]), r[6]))
+                failures[r[0]].append(Failure(r[0], r[1], r[2], r[3], r[4], _sizes(r[5]), r[6]))
             plan_times: dict[str, list[PlanMeasurement]] = defaultdict(list)
             if version_of(connection) >= 2 and named:
                 query = f"SELECT * FROM plan_measurement WHERE {same} AND list_contains(?, plan) ORDER BY taken"
@@ -236,13 +236,9 @@ def _measurement(r: Sequence[Any]) -> Measurement:
     return Measurement(r[0], _sizes(r[1]), r[2], r[3], Regime(*r[4:9]), *r[9:])
 
 
-def _where(
-    body: str | None, row: str | None, source: str | None, regime: Regime | None
-) -> tuple[str, list[str | int]]:
-    wanted: dict[str, str | int] = {}
-    for column, value in (("body", body), ("row", row), ("source", source)):
-        if value is not None:
-            wanted[column] = value
+def _where(body: str | None, row: str | None, source: str | None, regime: Regime | None) -> tuple[str, list[str | int]]:
+    texts = (("body", body), ("row", row), ("source", source))
+    wanted: dict[str, str | int] = {column: value for column, value in texts if value is not None}
     if regime is not None:
         wanted.update(zip(("gpu", "capability", "compiler", "numerics", "l2"), _regime_row(regime), strict=True))
     return " AND ".join(f"{column} = ?" for column in wanted), list(wanted.values())

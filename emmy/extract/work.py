@@ -2,8 +2,9 @@
 
 Every distinct value is counted once for each combination of the axes that it depends on, which is what a kernel does
 that keeps what it can keep.  Two things force a value to be computed more often, and both are kept apart here so that a
-schedule's shape can say how often: a value that lacks some of the output's axes is made again by every block (or thread)
-that covers another part of those axes (`Group`), and a value that two passes over one axis need is made in each (`passes`).
+schedule's shape can say how often: a value that lacks some of the output's axes is made again by every block (or
+thread) that covers another part of those axes (`Group`), and a value that two passes over one axis need is made in each
+(`passes`).
 Folds over one axis that do not wait for each other are one pass; online sums over one (axis, score) share their
 exponentials and their running maximum, so a maximum over the same (axis, score) is free beside them.
 """
@@ -163,7 +164,9 @@ class _Analysis:
             self._visit(out.value, {}, out, index=False)
         binders = list(dict.fromkeys(n for n in self.body.nodes if isinstance(n, Fold | Scan | Online)))
         nested = {inner for n in binders if isinstance(n, Fold) for inner in _product_nodes(n)}
-        products = {n: p for n in binders if n not in nested and (p := product_axes(n)) is not None}
+        products: dict[Expr, ProductAxes] = {
+            n: p for n in binders if n not in nested and (p := product_axes(n)) is not None
+        }
         main = self._main(products)
         outer = [n for n in binders if not any(n is not o and n in self._inside(o) for o in binders)]
         row_axes = frozenset(a for n in outer for a in n.free)
@@ -287,7 +290,9 @@ class _Analysis:
             if fast is None and bound:
                 fast = bound[0]
             size = self.product(node.free) * dtype(node.dtype).bytes
-            reads.append(Read(node.slot, float(size), self._group(roles.group(node)), passes, _strided(node.index, fast)))
+            reads.append(
+                Read(node.slot, float(size), self._group(roles.group(node)), passes, _strided(node.index, fast))
+            )
         return tuple(reads)
 
     def _footprint(self) -> tuple[float, ...]:
@@ -304,7 +309,7 @@ class _Analysis:
     # ---- serial steps ----------------------------------------------------------------------------------------------
 
     def _length(self, node: Fold | Scan | Online) -> int:
-        """Elements that one value of a fold runs over, folds nested directly in it (several axes of one sum) included."""
+        """Elements that one value of a fold runs over; a sum over several axes counts with all of them."""
         length, body = self.extent(node.axis.extent), node.children[-1]
         while isinstance(body, Fold) and node.axis in body.free and isinstance(node, Fold) and body.kind == node.kind:
             length, body = length * self.extent(body.axis.extent), body.body

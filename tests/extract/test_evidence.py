@@ -50,7 +50,7 @@ def test_fastest_of_several_measured_rows_wins():
     assert (d.row, d.runner_up) == ("WORK=t128", "WORK=t512")
 
 
-@pytest.mark.parametrize("weak", [dict(n=3), dict(spread=0.5)])
+@pytest.mark.parametrize("weak", [{"n": 3}, {"spread": 0.5}])
 def test_weak_measurement_does_not_beat_a_well_measured_row_and_is_marked(weak):
     d = decide(BODY, ROWS, [seen("WORK=t512", 5e-6), seen("WORK=t128", 1e-6, **weak)], HERE)
     assert (d.row, d.remeasure) == ("WORK=t512", ("WORK=t128",))
@@ -98,7 +98,7 @@ def test_known_failures_are_skipped_even_when_measured():
 
 def test_no_row_left_is_an_error_that_lists_the_reasons():
     failures = [Failure(BODY, r.row, "compile", "too many registers") for r in ROWS]
-    with pytest.raises(LoweringError, match="k_rms.*too many registers"):
+    with pytest.raises(LoweringError, match=r"k_rms.*too many registers"):
         decide(BODY, ROWS, [], HERE, failures=failures, name="k_rms")
 
 

@@ -59,8 +59,9 @@ def test_row_without_times_is_a_proposal_and_no_evidence(tmp_path):
 
 @pytest.mark.parametrize(
     "field, value",
-    [("median", -1.0), ("median", "fast"), ("median", 9.0), ("median", True), ("n", 0), ("n", 1.5), ("body", "../x"), ("row", 5),
-     ("row", "x" * 500), ("row", "a\nb"), ("sizes", {"s": -1}), ("sizes", []), ("p10", float("nan")), ("family", None)],
+    [("median", -1.0), ("median", "fast"), ("median", 9.0), ("median", True), ("n", 0), ("n", 1.5), ("body", "../x"),
+     ("row", 5), ("row", "x" * 500), ("row", "a\nb"), ("sizes", {"s": -1}), ("sizes", []), ("p10", float("nan")),
+     ("family", None)],
 )  # fmt: skip
 def test_wrong_field_is_an_error_that_names_the_row_and_the_field(tmp_path, field, value):
     path = golden(tmp_path / "g.json", measurement(), measurement("c", 2e-5))
@@ -71,7 +72,9 @@ def test_wrong_field_is_an_error_that_names_the_row_and_the_field(tmp_path, fiel
         read_golden(path)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "emmy-golden", "version": 7}', "not json", '{"format": "x"}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"format": "emmy-golden", "version": 7}', "not json", '{"format": "x"}']
+)
 def test_file_that_is_no_golden_file_is_an_error(tmp_path, text):
     path = tmp_path / "g.json"
     path.write_text(text)
@@ -104,7 +107,11 @@ def test_import_replaces_the_golden_rows_of_that_card_and_nothing_else(tmp_path)
     path = tmp_path / "g.json"
     assert import_golden(store, read_golden(golden(path, measurement("a"), measurement("b")))) == 2
     assert import_golden(store, read_golden(golden(path, measurement("c")))) == 1
-    assert sorted((m.row, m.source) for m in store.measurements()) == [("c", "golden"), ("own", "own"), ("theirs", "golden")]
+    assert sorted((m.row, m.source) for m in store.measurements()) == [
+        ("c", "golden"),
+        ("own", "own"),
+        ("theirs", "golden"),
+    ]
 
 
 def test_compile_sees_golden_rows_unless_they_are_off(tmp_path):

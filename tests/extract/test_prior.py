@@ -105,7 +105,9 @@ def test_copy_and_compute_in_turns_cost_more_than_overlapped():
 def test_norm_fused_into_a_product_beats_the_cut_and_the_scale_on_the_operand():
     product = mma(512, 1024, 64, 64, 32, 128)
     late, early = (predict(analyse(B.rms_linear(512, 1024, 4096, factored=f)), product, H200) for f in (True, False))
-    cut = predict(analyse(B.linear(512, 1024, 4096)), product, H200) + predict(analyse(rms(512, 4096)), row(512, 4096), H200)
+    cut = predict(analyse(B.linear(512, 1024, 4096)), product, H200) + predict(
+        analyse(rms(512, 4096)), row(512, 4096), H200
+    )
     assert late < cut
     assert late < early
 

@@ -43,7 +43,9 @@ def child(code: str, *args: object, **options):
 
 def test_what_is_recorded_is_read_back(path):
     store = Store(path)
-    first = Measurement("b1", (("s", 512),), "row", "WORK=t128", HERE, 30, 2e-5, 1.9e-5, 2.2e-5, 1.9e9, 1.8e9, "own", 5.0)
+    first = Measurement(
+        "b1", (("s", 512),), "row", "WORK=t128", HERE, 30, 2e-5, 1.9e-5, 2.2e-5, 1.9e9, 1.8e9, "own", 5.0
+    )
     second = measurement("b2", when=6.0)
     store.record_measurements([first, second])
     assert store.measured("b1", HERE) == [first]
@@ -276,7 +278,8 @@ import os
 limit = os.path.getsize(sys.argv[1]) + 100_000
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 try:
-    store.record_failures([Failure("b", f"{i}-{i * 7919 % 1000003}", "compile", f"{i * 104729}" * 30) for i in range(30000)])
+    many = [Failure("b", f"{i}-{i * 7919 % 1000003}", "compile", f"{i * 104729}" * 30) for i in range(30000)]
+    store.record_failures(many)
 except StoreError as error:
     print(error)
 """
