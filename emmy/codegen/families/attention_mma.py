@@ -12,7 +12,7 @@ visited; a row whose every key is masked ends as NaN, as softmax of minus infini
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from emmy.codegen.expr import TID, Code, add, both, call, compare, div, elem, f32, i32, lt, mod, mul, select, sub
 from emmy.codegen.families.blocks import place_blocks
@@ -107,7 +107,8 @@ def lower_attention_mma(body: Body, row: Row, scalars: Scalars, name: str, comme
 class _Attention:
     def __init__(self, view: AttentionView, config: AttentionConfig, frame: Frame) -> None:
         self.v, self.c, self.f, self.code = view, config, frame, frame.code
-        self.q, self.k, self.val = tiles(view, config)
+        names = frame.scalars.names
+        self.q, self.k, self.val = (replace(t, label=names.fresh(f"{t.name}_tile")) for t in tiles(view, config))
         self.d, self.e = padded(view.d), padded(view.c)
         self.score = peel(view.score)
         self.scale = self.score.factor * LOG2E

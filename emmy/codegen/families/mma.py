@@ -10,16 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from emmy.codegen.expr import TID, Code, add, div, elem, i32, lt, mod, mul
-from emmy.codegen.families.blocks import Blocks, place_blocks
-from emmy.codegen.families.epilogue import Epilogue, Side
-from emmy.codegen.families.frame import Env, Frame, Known, fits
+from emmy.codegen.families.contraction import Contraction
 from emmy.codegen.families.fragments import load_a, load_b
-from emmy.codegen.families.ring import ring
-from emmy.codegen.families.rowscalars import RowScalars
-from emmy.codegen.families.staging import Rows, Stager, Tile, swizzled
+from emmy.codegen.families.frame import Frame
+from emmy.codegen.families.staging import Tile, swizzled
 from emmy.codegen.scalar import Scalars
 from emmy.errors import LoweringError
-from emmy.ir.kernel import Buffer, Elem, Kernel, Lit, Mma, X
+from emmy.ir.kernel import Elem, Kernel, Lit, Mma, X
 from emmy.ir.loop import Ax, Body
 from emmy.ir.schedule import Row
 from emmy.ir.views.access import async_copy, run_side
@@ -97,36 +94,20 @@ def lower_mma(body: Body, row: Row, scalars: Scalars, name: str, comment: str) -
 
 class _Mma:
     def __init__(self, view: ContractionView, config: MmaConfig, frame: Frame) -> None:
-        self.v, self.c, self.f = view, config, frame
-        self.code = self.f.code
-        self.tiles = tiles(view, config)
-        self.buffers: list[Buffer] = [t.buffer for t in self.tiles]
+        self.v, self.c, self.f, self.code = view, config, frame, frame.code
+        c = config
+        self.x = Contraction(
+            frame, view, tiles(view, c), c.block_m, c.block_n, c.block_k, c.threads, c.stages, c.group
+        )  # fmt: skip
 
     def kernel(self) -> Kernel:
-        v, c, code = self.v, self.c, self.code
-        blocks = place_blocks(self.f, v.batch, v.m, v.n, c.block_m, c.block_n, c.group)
+        c, code = self.c, self.code
         self.warp_m, self.warp_n = self._warps(code)
         self.lane = code.let("lane", mod(TID, 32))
-        self.scalars_m = RowScalars(self.f, "m", v.scalars_m, v.m, c.block_m, blocks.m0, blocks.batch, c.threads)
-        self.scalars_n = RowScalars(self.f, "n", v.scalars_n, v.n, c.block_n, blocks.n0, blocks.batch, c.threads)
-        self.buffers += [*self.scalars_m.buffers.values(), *self.scalars_n.buffers.values()]
-        self.scalars_m.compute(code)
-        self.scalars_n.compute(code)
-        stagers = [Stager(self.f, t, c.threads, *self._side(t, blocks)) for t in self.tiles]
-        for s in stagers:
-            s.setup(code)
         self._accumulators(code)
-        depth = c.block_k
-        total = div(add(self.f.total(v.k), depth - 1), depth)
-        count = total if isinstance(total, Lit) else code.let("k_tiles", total)
-        ring(code, stagers, c.stages, count, depth, lambda inner, _, slot: self._products(inner, slot))
-        self._store(code, blocks)
-        return self.f.kernel(self.buffers, blocks.grid, c.threads, 2 if c.threads <= 128 else 0)
-
-    def _side(self, t: Tile, blocks: Blocks) -> tuple[X, Env, Rows]:
-        if t.name.startswith("a"):
-            return blocks.m0, blocks.batch, self.scalars_m.at
-        return blocks.n0, blocks.batch, self.scalars_n.at
+        self.x.run(code, self._products)
+        self._store(code)
+        return self.f.kernel(self.x.buffers, self.x.blocks.grid, c.threads, 2 if c.threads <= 128 else 0)
 
     def _warps(self, code: Code) -> tuple[X, X]:
         wm, wn = self.c.warps
@@ -156,15 +137,14 @@ class _Mma:
 
     def _fragments(self, code: Code, slot: X, s: X, half: X) -> None:
         fm, fn = self.c.fragments
-        na = len(self.v.parts_a)
         k0 = mul(s, STEP)
-        for t, array in zip(self.tiles[:na], self.frag_a, strict=True):
+        for t, array in zip(self.x.left, self.frag_a, strict=True):
             with code.loop("i", fm, unroll=0) as (c, i):
                 m0 = add(mul(self.warp_m, fm * 16), mul(i, 16))
                 at = add(mul(half, fm * 4), mul(i, 4))
                 load_a(c, t.buffer, t.layout == "k", self.lane, array, at, slot, m0, k0)
         n0 = mul(self.warp_n, fn * 8)
-        for t, array in zip(self.tiles[na:], self.frag_b, strict=True):
+        for t, array in zip(self.x.right, self.frag_b, strict=True):
             first = mul(half, fn * 2)
             if fn > 1:
                 with code.loop("j", fn // 2, unroll=0) as (c, j):
@@ -187,27 +167,19 @@ class _Mma:
 
     # -- results
 
-    def _store(self, code: Code, blocks: Blocks) -> None:
+    def _store(self, code: Code) -> None:
         fm, fn = self.c.fragments
-        m = Side(self.v.m, blocks.m_total, fits(blocks.m_total, self.c.block_m))
-        n = Side(self.v.n, blocks.n_total, fits(blocks.n_total, self.c.block_n))
-        epilogue = Epilogue(self.f, self.v.body.outs, m, n, blocks.batch, 2)
+        b, epilogue = self.x.blocks, self.x.epilogue(2)
         with code.loop("i", fm, unroll=0) as (ci, i), ci.loop("h", 2, unroll=0) as (ch, h):
             row = add(mul(self.warp_m, fm * 16), mul(i, 16), div(self.lane, 4), mul(h, 8))
-            at_m = ch.let("m", add(blocks.m0, row))
+            m = ch.let("m", add(b.m0, row))
             with ch.loop("j", fn, unroll=0) as (c, j):
                 column = add(mul(self.warp_n, fn * 8), mul(j, 8), mul(mod(self.lane, 4), 2))
-                at_n = c.let("n", add(blocks.n0, column))
+                n = c.let("n", add(b.n0, column))
                 d0 = add(mul(i, fn * 4), mul(j, 4), mul(h, 2))
-                held = {
-                    s.node: [elem(acc, add(d0, q)) for q in range(2)]
-                    for s, acc in zip(self.v.sums, self.acc, strict=True)
-                }
-
-                def known(inner: Code, e: int, row: X = row, column: X = column) -> Known:
-                    return {**self.scalars_m.at(inner, row), **self.scalars_n.at(inner, add(column, e))}
-
-                epilogue.store(c, at_m, at_n, held, known)
+                sums = zip(self.v.sums, self.acc, strict=True)
+                held = {s.node: [elem(acc, add(d0, q)) for q in range(2)] for s, acc in sums}
+                epilogue.store(c, m, n, held, self.x.known(row, column))
 
 
 __all__ = ["MmaConfig", "lower_mma", "tiles"]

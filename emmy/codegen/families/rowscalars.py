@@ -50,7 +50,7 @@ class RowScalars:
         self.buffers: dict[Expr, Buffer] = {}
         for n, s in enumerate(self.scalars):
             count = rows if s.free & set(own) else 1
-            self.buffers[s] = Buffer(f"{name}_scalar{n}", "f32", (count,))
+            self.buffers[s] = Buffer(frame.scalars.names.fresh(f"{name}_scalar{n}"), "f32", (count,))
         self.total = frame.total(own)
 
     def compute(self, code: Code) -> None:

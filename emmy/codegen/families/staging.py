@@ -54,11 +54,12 @@ class Tile:
     transport: Literal["async", "sync"]
     stages: int
     shared: Layout
+    label: str = ""
 
     @property
     def buffer(self) -> Buffer:
         inner = (self.rows, self.depth) if self.layout == "k" else (self.depth, self.rows)
-        return Buffer(f"{self.name}_tile", self.dtype, (self.stages, *inner), self.shared)
+        return Buffer(self.label or f"{self.name}_tile", self.dtype, (self.stages, *inner), self.shared)
 
 
 class Stager:

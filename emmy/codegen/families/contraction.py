@@ -1,0 +1,60 @@
+"""What both contraction families do around their products: blocks, row scalars, staged tiles, the ring over k."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from emmy.codegen.expr import Code, add, div
+from emmy.codegen.families.blocks import Blocks, place_blocks
+from emmy.codegen.families.epilogue import Epilogue, Side
+from emmy.codegen.families.frame import Frame, Known, fits
+from emmy.codegen.families.ring import ring
+from emmy.codegen.families.rowscalars import RowScalars
+from emmy.codegen.families.staging import Stager, Tile
+from emmy.ir.kernel import Lit, X
+from emmy.ir.views.contraction_view import ContractionView
+
+
+class Contraction:
+    """Set-up of one contraction kernel.  `tiles` are those of the left parts, then those of the right parts."""
+
+    def __init__(
+        self, frame: Frame, view: ContractionView, tiles: Sequence[Tile], block_m: int, block_n: int, block_k: int,
+        threads: int, stages: int, group: int,
+    ) -> None:  # fmt: skip
+        self.f, self.v, self.threads, self.stages = frame, view, threads, stages
+        self.block_m, self.block_n, self.block_k = block_m, block_n, block_k
+        names = frame.scalars.names
+        named = [replace(t, label=names.fresh(f"{t.name}_tile")) for t in tiles]
+        self.left, self.right = named[: len(view.parts_a)], named[len(view.parts_a) :]
+        self.blocks: Blocks = place_blocks(frame, view.batch, view.m, view.n, block_m, block_n, group)
+        b = self.blocks
+        self.scalars_m = RowScalars(frame, "m", view.scalars_m, view.m, block_m, b.m0, b.batch, threads)
+        self.scalars_n = RowScalars(frame, "n", view.scalars_n, view.n, block_n, b.n0, b.batch, threads)
+        self.buffers = [
+            *(t.buffer for t in named), *self.scalars_m.buffers.values(), *self.scalars_n.buffers.values()
+        ]  # fmt: skip
+
+    def run(self, code: Code, products: Callable[[Code, X], None]) -> None:
+        """The row scalars, then the ring; `products(code, slot)` adds one staged tile to the accumulators."""
+        self.scalars_m.compute(code)
+        self.scalars_n.compute(code)
+        b = self.blocks
+        stagers = [Stager(self.f, t, self.threads, b.m0, b.batch, self.scalars_m.at) for t in self.left]
+        stagers += [Stager(self.f, t, self.threads, b.n0, b.batch, self.scalars_n.at) for t in self.right]
+        for s in stagers:
+            s.setup(code)
+        total = div(add(self.f.total(self.v.k), self.block_k - 1), self.block_k)
+        count = total if isinstance(total, Lit) else code.let("k_tiles", total)
+        ring(code, stagers, self.stages, count, self.block_k, lambda inner, _, slot: products(inner, slot))
+
+    def epilogue(self, width: int) -> Epilogue:
+        b = self.blocks
+        m = Side(self.v.m, b.m_total, fits(b.m_total, self.block_m))
+        n = Side(self.v.n, b.n_total, fits(b.n_total, self.block_n))
+        return Epilogue(self.f, self.v.body.outs, m, n, b.batch, width)
+
+    def known(self, row: X, column: X) -> Callable[[Code, int], Known]:
+        """Row scalars at the block's (row, column + e)."""
+        return lambda code, e: {**self.scalars_m.at(code, row), **self.scalars_n.at(code, add(column, e))}
