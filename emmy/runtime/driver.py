@@ -62,16 +62,17 @@ class KernelGraph:
     def __init__(self, invocations: Sequence[Invocation]) -> None:
         self._graph = _call("cuGraphCreate", 0)
         self._nodes: list[Any] = []
-        for invocation in invocations:
+        # each holds the address of its invocation's arguments, whose values the driver reads at each use
+        self._params = [_node_params(invocation) for invocation in invocations]
+        for invocation, params in zip(invocations, self._params, strict=True):
             after = self._nodes[-1:]
-            params = _node_params(invocation)
             node = _call("cuGraphAddKernelNode", self._graph, after, len(after), params, what=invocation.function.name)
             self._nodes.append(node)
         self._exec = _call("cuGraphInstantiate", self._graph, 0)
 
-    def update(self, k: int, invocation: Invocation) -> None:
+    def update(self, k: int) -> None:
         """Take the arguments of invocation `k` again.  Launches already enqueued keep theirs."""
-        _call("cuGraphExecKernelNodeSetParams", self._exec, self._nodes[k], _node_params(invocation))
+        _call("cuGraphExecKernelNodeSetParams", self._exec, self._nodes[k], self._params[k])
 
     def launch(self, stream: int) -> None:
         _call("cuGraphLaunch", self._exec, stream)

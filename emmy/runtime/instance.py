@@ -47,7 +47,7 @@ class Segment:
             self._graph = KernelGraph(self.invocations)
             self._stale.clear()
         for k in sorted(self._stale):
-            self._graph.update(k, self.invocations[k])
+            self._graph.update(k)
         self._stale.clear()
         self._graph.launch(stream)
 
