@@ -155,7 +155,8 @@ class Fusion:
             f["recomputes"].append((launch.id, slot, recomputation(best, slot, self.sizes)))
             others = max((order[y] for i, y in enumerate(launch.operands) if i != slot), default=-1)
             f["others-at"].append((launch.id, slot, others))
-        if launch.base:
+        # a value that is computed once, when the plan is built, is never computed again in a launch
+        if launch.base and launch.results[0] not in self.anchors.folded:
             f["makes"].append((launch.results[0], launch.id, n))
 
     def _enode(self, launch: Launch) -> None:

@@ -1,0 +1,48 @@
+"""The `emmy` command.  Commands import what they need when they run, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from emmy.cli.compile import CompileOptions, compile_command
+from emmy.cli.doctor import DoctorOptions, doctor_command
+from emmy.cli.ops import OpsOptions, ops_command
+from emmy.cli.options import with_options
+from emmy.cli.run import RunOptions, run_command
+from emmy.cli.saturate import SaturateOptions, saturate_command
+from emmy.errors import EmmyError, UsageError
+
+app = typer.Typer(
+    name="emmy",
+    help="An optimizing compiler from PyTorch to CUDA in which no alternative is ever thrown away.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("saturate")(with_options(saturate_command, SaturateOptions))
+app.command("compile")(with_options(compile_command, CompileOptions))
+app.command("run")(with_options(run_command, RunOptions))
+app.command("doctor")(with_options(doctor_command, DoctorOptions))
+app.command("ops")(with_options(ops_command, OpsOptions))
+
+
+def main() -> None:
+    """Exit codes: 0 ok, 1 a finding or failure, 2 wrong usage, 130 interrupted."""
+    try:
+        app()
+    except UsageError as e:
+        print(f"emmy: {e}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except EmmyError as e:
+        print(f"emmy: {e}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        print("emmy: interrupted", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+if __name__ == "__main__":
+    main()

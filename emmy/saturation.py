@@ -1,0 +1,283 @@
+"""The road of a model, in one straight line: Torch IR -> Tensor IR -> e-graphs -> choice -> kernels -> plan.
+
+`saturate_program` calls `observe(stage, result, seconds)` after every stage; timing, dumping, printing and viewing
+subscribe to it, and nothing else observes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from emmy.codegen.cuda import source
+from emmy.codegen.lower import lower
+from emmy.egraph.model import Limits, ModelGraph, saturate
+from emmy.egraph.naming import Names, unique
+from emmy.errors import EmmyError, LoweringError, UsageError
+from emmy.extract.choice import Candidate, Choice
+from emmy.extract.evidence import predicted_share, require_measured
+from emmy.extract.lookup import evidence_for_compile
+from emmy.extract.records import Regime
+from emmy.ir.kernel import Kernel
+from emmy.ir.plan import Plan
+from emmy.ir.schedule import Pin
+from emmy.ir.target import Target
+from emmy.ir.tensor import Program as TensorProgram
+from emmy.planning import Chosen, ChosenOpaque, build_plan
+from emmy.resources import golden, rulesets
+from emmy.selection import Priced, Selection
+
+if TYPE_CHECKING:
+    from emmy.frontend.program import Program
+    from emmy.runtime.cache import CubinCache
+
+PASSES: Final = "dolfstpkc"
+# What one opaque call is taken to cost beside its bytes: a launch through PyTorch's dispatcher.
+OPAQUE_SECONDS: Final = 10e-6
+T = TypeVar("T")
+Observer = Callable[[str, object, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a user may ask for.  `passes` is a prefix of `dolfstpkc`; `held` names rules that are left out.
+
+    `pins` are partial schedule rows; `place` is `fuse`, `cut` or empty; `check` compiles every kernel with NVRTC.
+    """
+
+    target: Target
+    pins: tuple[Pin, ...] = ()
+    place: str = ""
+    held: frozenset[str] = frozenset()
+    passes: str = PASSES
+    limits: Limits = field(default_factory=Limits)
+    fallback: bool = True
+    strict_evidence: bool = False
+    check: bool = True
+    database: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.passes or not PASSES.startswith(self.passes):
+            raise UsageError(f"--passes {self.passes!r} is not a prefix of {PASSES}", "for example --passes dolf")
+
+
+@dataclass
+class Saturation:
+    """A compiled program with everything that led to it."""
+
+    program: Program
+    options: Options
+    tensor: TensorProgram
+    model: ModelGraph
+    selection: Selection
+    choice: Choice
+    chosen: tuple[Chosen | ChosenOpaque, ...]
+    plan: Plan
+    regime: Regime
+    seconds: dict[str, float]
+    notes: tuple[str, ...]
+
+    @property
+    def launches(self) -> tuple[Chosen, ...]:
+        """Launches that are our kernels, in execution order."""
+        return tuple(c for c in self.chosen if isinstance(c, Chosen))
+
+    @property
+    def opaque(self) -> tuple[ChosenOpaque, ...]:
+        return tuple(c for c in self.chosen if isinstance(c, ChosenOpaque))
+
+    def __getitem__(self, name: str) -> Chosen:
+        """The first launch of that kernel name."""
+        for c in self.launches:
+            if c.name == name:
+                return c
+        raise KeyError(f"no kernel {name!r}; there are {', '.join(dict.fromkeys(c.name for c in self.launches))}")
+
+    @property
+    def predicted_seconds(self) -> float:
+        return sum(c.priced.decision.cost for c in self.launches if not c.at_build)
+
+    @property
+    def predicted_share(self) -> float:
+        """Share of the plan's time that rests on predictions."""
+        return predicted_share(c.priced.decision for c in self.launches if not c.at_build)
+
+    def __repr__(self) -> str:
+        kernels = len({c.name for c in self.launches})
+        return (
+            f"<Saturation {self.program.name} for {self.options.target.arch}: {len(self.launches)} launches of "
+            f"{kernels} kernels, {len(self.opaque)} opaque, {self.predicted_seconds * 1e6:.1f} us predicted>"
+        )
+
+
+def regime_of(target: Target) -> Regime:
+    """Where measurements are evidence for this compile: the target's card and the compiler at hand."""
+    from emmy.runtime.nvrtc import nvrtc_version
+
+    return Regime(target.gpu, target.capability, f"nvrtc-{nvrtc_version()}")
+
+
+def saturate_program(
+    program: Program, options: Options, observe: Observer | None = None, cache: CubinCache | None = None
+) -> Saturation:
+    """Compile a captured program for a target.
+
+    Errors: UnsupportedError (an unknown operation, with `fallback` off), PinError, LoweringError (a node for which no
+    alternative became a kernel), EvidenceError (`strict_evidence`).
+    """
+    from emmy.frontend.translate import translate
+
+    clock = _Clock(observe)
+    sizes = {s.name: s.example for s in program.graph.sizes}
+    tensor = clock("tensor", translate(program.graph, options.fallback))
+    parameters = _parameters(program, tensor)
+    model = clock(
+        "model",
+        saturate(
+            tensor, rulesets(), parameters=parameters, sizes=sizes, held=options.held, limits=options.limits,
+            relaxed=options.place == "fuse", stages=options.passes[:4],
+        ),
+    )  # fmt: skip
+    regime = regime_of(options.target)
+    evidence, lost = evidence_for_compile(
+        [b.hash for b in model.bodies()], regime, golden(), database=options.database
+    )
+    selection = Selection(model, options.target, sizes, regime, evidence, options.pins, options.held)
+    selection.schedule()
+    clock("schedule", selection)
+    names = Names(program.graph, tensor, model.numbering)
+    builder = _Kernels(program, tensor, model, selection, names, options, cache)
+    choice, chosen = builder.settle()
+    clock("choice", choice)
+    plan = clock("plan", build_plan(program.graph, tensor, model, names, chosen, options.target.arch))
+    if options.strict_evidence:
+        require_measured((c.name, c.priced.decision) for c in chosen if isinstance(c, Chosen) and not c.at_build)
+    notes = (*program.notes, *model.notes, *lost)
+    return Saturation(
+        program, options, tensor, model, selection, choice, tuple(chosen), plan, regime, clock.seconds, notes
+    )
+
+
+class _Clock:
+    """Passes stage results through to the observer, timed."""
+
+    def __init__(self, observe: Observer | None) -> None:
+        self.observe, self.seconds, self.last = observe, {}, time.perf_counter()  # type: ignore[var-annotated]
+
+    def __call__(self, stage: str, result: T) -> T:
+        now = time.perf_counter()
+        self.seconds[stage] = now - self.last
+        if self.observe:
+            self.observe(stage, result, now - self.last)
+        self.last = time.perf_counter()
+        return result
+
+
+def _parameters(program: Program, tensor: TensorProgram) -> frozenset[int]:
+    """Term ids of inputs whose values are known when the plan is built: not the user's, not what the model updates."""
+    mutated = {o.mutates for o in program.graph.outputs if o.mutates}
+    inputs = [t.id for t in tensor.terms if t.kind == "Input"]
+    return frozenset(
+        t for t, i in zip(inputs, program.graph.inputs, strict=False) if i.kind != "user" and i.name not in mutated
+    )
+
+
+class _Kernels:
+    """Lowers chosen launches; a kernel that the compiler or the card refuses sends the choice back to its alternatives."""
+
+    def __init__(
+        self, program: Program, tensor: TensorProgram, model: ModelGraph, selection: Selection, names: Names,
+        options: Options, cache: CubinCache | None,
+    ) -> None:  # fmt: skip
+        self.program, self.tensor, self.model, self.selection = program, tensor, model, selection
+        self.names, self.options, self.cache = names, options, cache
+        self.kernels: dict[tuple[str, str, str], tuple[Kernel, str]] = {}
+        self.used: dict[str, int] = {}
+        self.opaque = {-(k + 1): c for k, c in enumerate(tensor.opaque)}
+
+    def settle(self) -> tuple[Choice, list[Chosen | ChosenOpaque]]:
+        """Choose, lower and check until nothing is refused."""
+        by_id = {l.id: l for l in self.model.launches}
+        while True:
+            choice = self.selection.run(self._opaque_candidates(), self.options.place)
+            chosen: list[Chosen | ChosenOpaque] = []
+            refused = False
+            for c in choice.candidates:
+                if c.id < 0:
+                    chosen.append(self._opaque(c.id))
+                    continue
+                launch = by_id[c.id]
+                priced = self.selection.cheapest(launch)
+                assert priced is not None
+                made = self._kernel(launch.covers, launch.results, priced, self._buffers(launch.operands), self._buffers(launch.results))
+                if made is None:
+                    refused = True
+                    continue
+                at_build = all(t in self.model.anchors.folded for t in launch.results)
+                chosen.append(
+                    Chosen(launch, priced, *made, self._buffers(launch.operands), self._buffers(launch.results), at_build)
+                )
+            if not refused and not self._refuse_uncompilable(chosen):
+                return choice, chosen
+
+    def _buffers(self, tensors: tuple[int, ...]) -> tuple[str, ...]:
+        return tuple(self.names.tensor(t) for t in tensors)
+
+    def _opaque_candidates(self) -> list[Candidate]:
+        n = self.model.numbering.numbers
+        return [
+            Candidate(i, tuple(n[r] for r in c.results), frozenset(n[o] for o in c.operands), OPAQUE_SECONDS, f"opaque:{c.node}")
+            for i, c in self.opaque.items()
+        ]
+
+    def _opaque(self, number: int) -> ChosenOpaque:
+        call, n = self.opaque[number], self.model.numbering.numbers
+        operands, results = (tuple(n[x] for x in xs) for xs in (call.operands, call.results))
+        return ChosenOpaque(call, self.program.graph.nodes[call.node], self._buffers(operands), self._buffers(results))
+
+    def _kernel(
+        self, covers: frozenset[int], tensors: tuple[int, ...], priced: Priced, operands: tuple[str, ...], results: tuple[str, ...]
+    ) -> tuple[Kernel, str] | None:
+        """The kernel and source of a body and row, made once; None when it is refused."""
+        key = (priced.body.hash, priced.scheduled.family, priced.scheduled.row.text)
+        if key not in self.kernels:
+            name = unique(self.used, self.names.kernel(covers, tensors))
+            try:
+                scheduled, target = priced.scheduled, self.options.target
+                limits = {v.name: v.high for v in self.program.graph.sizes if v.high is not None}
+                kernel = lower(priced.body, scheduled.family, scheduled.row, target, name, operands, results, limits)
+            except LoweringError as e:
+                self.selection.refuse(priced, f"lowering: {e.what}")
+                return None
+            self.kernels[key] = kernel, source(kernel)
+        return self.kernels[key]
+
+    def _refuse_uncompilable(self, chosen: list[Chosen | ChosenOpaque]) -> bool:
+        """Compile every kernel; take out the rows that do not compile.  True when there were some."""
+        if not self.options.check or "c" not in self.options.passes:
+            return False
+        from emmy.runtime.cache import CubinCache
+        from emmy.runtime.nvrtc import Job
+
+        kernels = {c.source: c for c in chosen if isinstance(c, Chosen)}
+        cache = self.cache or CubinCache()
+        jobs = [Job(s, c.kernel.name, self.options.target.arch) for s, c in kernels.items()]
+        bad = False
+        for c, compiled in zip(kernels.values(), cache.compile_many(jobs), strict=True):
+            reason = compiled.what if isinstance(compiled, EmmyError) else self._too_large(c.kernel, compiled.registers)
+            if reason:
+                self.selection.refuse(c.priced, f"compile: {reason}")
+                bad = True
+        return bad
+
+    def _too_large(self, kernel: Kernel, registers: int) -> str:
+        t = self.options.target
+        if registers * kernel.threads > t.registers_sm:
+            return f"{registers} registers x {kernel.threads} threads exceed the {t.registers_sm} of an SM"
+        return ""
+
+
+__all__ = ["Observer", "Options", "Saturation", "regime_of", "saturate_program"]
