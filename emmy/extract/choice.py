@@ -22,10 +22,13 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from emmy.errors import LoweringError
 from emmy.extract.prune import order_candidates, prune, unreachable
+
+if TYPE_CHECKING:
+    from emmy.extract.regions import Memo
 
 Method = Literal["optimal", "greedy"]
 
@@ -34,8 +37,9 @@ Method = Literal["optimal", "greedy"]
 class Candidate:
     """A launch that may exist.  `cost` in seconds, its constant per launch included (0 for work done at build).
 
-    `id` names it for the caller.  `key` is a text that is the same in every process (body and operands): it breaks ties.  `structure` is equal for candidates that are the same launch in different places (the body's hash), so that
-    diverse plans differ in kind, not in place; empty means `key`.
+    `id` names it for the caller.  `key` is a text that is the same in every process (body and operands) and breaks
+    ties.  `structure` is equal for candidates that are the same launch in different places (the body's hash), so that diverse
+    plans differ in kind, not in place; empty means `key`.
     """
 
     id: int
@@ -82,10 +86,20 @@ def choose(
     `order` ranks tensors (a producer's operands usually rank below its results; where they do not, cycles are cut).
     LoweringError names the tensors that nothing makes.
     """
+    return _choose(candidates, frozenset(inputs), frozenset(outputs), order, time_limit, {})
+
+
+def _choose(
+    candidates: Iterable[Candidate],
+    given: frozenset[int],
+    wanted: frozenset[int],
+    order: Mapping[int, int],
+    time_limit: float,
+    memo: Memo,
+) -> Choice:
     from emmy.extract.regions import Solver  # imports the solver library
 
     began = time.monotonic()
-    given, wanted = frozenset(inputs), frozenset(outputs)
     originals = {c.id: c for c in candidates}
     listed = order_candidates(originals.values(), given, order)
     missing = unreachable(listed, given, wanted)
@@ -95,7 +109,7 @@ def choose(
             "every alternative was refused or its operands cannot be made; see the refusals in the report",
         )
     kept = prune(listed, given, wanted)
-    solver = Solver(order, deadline=began + time_limit)
+    solver = Solver(order, began + time_limit, memo)
     plan, bound, proved = solver.solve(kept, given, wanted)
     ordered = execution_order([originals[c.id] for c in plan], given, wanted, order)
     total = sum(c.cost for c in ordered)
@@ -124,7 +138,8 @@ def k_best(
     """
     listed, given, wanted = list(candidates), frozenset(inputs), frozenset(outputs)
     began = time.monotonic()
-    first = choose(listed, given, wanted, order, time_limit=time_limit)
+    memo: Memo = {}
+    first = _choose(listed, given, wanted, order, time_limit, memo)
     heap: list[tuple[float, tuple[str, ...], Choice]] = [(first.total, (), first)]
     tried: set[tuple[str, ...]] = {()}
     found: dict[tuple[tuple[str, int], ...], Choice] = {}
@@ -140,7 +155,7 @@ def k_best(
             rest = [c for c in listed if c.kind not in branch]
             if unreachable(rest, given, wanted):
                 continue
-            other = choose(rest, given, wanted, order, time_limit=left)
+            other = _choose(rest, given, wanted, order, left, memo)
             heapq.heappush(heap, (other.total, branch, other))
     return sorted(found.values(), key=lambda c: (c.total, structure(c)))[:k]
 

@@ -91,3 +91,19 @@ def _exchange(
                 plan, cost, improved = other, total, True
                 made = closure([candidates[j] for j in sorted(plan)], inputs)[0]
     return plan
+
+
+def chain_bound(candidates: Sequence[Candidate], inputs: frozenset[int], outputs: frozenset[int]) -> float:
+    """Seconds that no plan can beat: the dearest chain of cheapest makers that ends in an output."""
+    least: dict[int, float] = dict.fromkeys(inputs, 0.0)
+    changed = True
+    while changed:
+        changed = False
+        for c in candidates:
+            if not all(t in least for t in c.ops):
+                continue
+            cost = c.cost + max((least[t] for t in c.ops), default=0.0)
+            for t in c.outs:
+                if cost < least.get(t, float("inf")):
+                    least[t], changed = cost, True
+    return max((least[t] for t in outputs), default=0.0)

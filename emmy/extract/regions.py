@@ -15,7 +15,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from emmy.extract import ilp
-from emmy.extract.greedy import greedy
+from emmy.extract.greedy import chain_bound, greedy
 from emmy.extract.prune import prune, unreachable
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ FRONTIER = 4  # tensors read across a cut: 2^4 demanded subsets at most
 PIECE = 60  # candidates: below this a region is not cut at a frontier of several tensors
 
 Demand = frozenset[int]
+Memo = dict[tuple[object, ...], "Answer"]  # region up to renaming -> its plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A region's plan: positions in its canonical list of candidates.  `reads` of the frontier below, renamed."""
+    """A region's plan as positions in its canonical list of candidates, so that it fits every equal region."""
 
     picks: tuple[int, ...]
     cost: float
@@ -64,16 +65,16 @@ class Option:
 
 
 class Solver:
-    """Solves pruned problems; equal regions are solved once in its lifetime."""
+    """Solves pruned problems.  Equal regions are solved once; what was proved stays in `memo` for the next solver."""
 
-    def __init__(self, order: Mapping[int, int], deadline: float) -> None:
-        self.order, self.deadline = order, deadline
-        self.memo: dict[tuple[object, ...], Answer | None] = {}
+    def __init__(self, order: Mapping[int, int], deadline: float, memo: Memo) -> None:
+        self.order, self.deadline, self.proved = order, deadline, memo
+        self.answers: Memo = {}
         self.regions = 0
 
     @property
     def distinct(self) -> int:
-        return len(self.memo)
+        return len(self.answers)
 
     def solve(
         self, candidates: Sequence[Candidate], inputs: frozenset[int], outputs: frozenset[int]
@@ -126,11 +127,10 @@ class Solver:
             tuple(row[:3] for row, _ in rows), tuple(sorted(names[t] for t in wanted)), len(available)
         )  # fmt: skip
         ranked = [c for _, c in rows]
-        if signature not in self.memo:
-            self.memo[signature] = self._answer(ranked, available, wanted)
-        answer = self.memo[signature]
-        if answer is None:
-            return None
+        answer = self.answers.get(signature) or self.proved.get(signature) or self._answer(ranked, available, wanted)
+        self.answers[signature] = answer
+        if answer.proved:
+            self.proved[signature] = answer
         plan = tuple(ranked[i] for i in answer.picks)
         reads = through | (frozenset[int]().union(*(c.ops for c in plan)) & available)
         return Option(reads, plan, answer.cost, answer.bound, answer.proved)
@@ -143,7 +143,8 @@ class Solver:
         cost = sum(c.cost for c in plan)
         chosen = {c.id for c in plan}
         picks = tuple(i for i, c in enumerate(candidates) if c.id in chosen)
-        return Answer(picks, cost, cost if proved else min(bound, cost), proved)
+        bound = cost if proved else min(cost, max(bound, chain_bound(candidates, available, wanted)))
+        return Answer(picks, cost, bound, proved)
 
 
 def split(

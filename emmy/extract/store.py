@@ -218,7 +218,10 @@ def _sizes_text(sizes: Sizes) -> str:
 
 
 def _sizes(text: str) -> Sizes:
-    return tuple(sorted((str(k), int(v)) for k, v in json.loads(text).items()))
+    try:
+        return tuple(sorted((str(k), int(v)) for k, v in json.loads(text).items()))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise StoreError(f"the evidence store holds sizes that are not ours: {text!r}", "delete that row") from error
 
 
 def _regime_row(r: Regime) -> tuple[str, int, str, str, str]:

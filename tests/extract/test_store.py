@@ -290,3 +290,12 @@ def test_full_disk_is_an_error_and_keeps_what_was_there(path):
     out, err = process.communicate(timeout=300)
     assert "cannot grow" in out, (out, err)
     assert [f.row for f in Store(path).snapshot(["b"], HERE).failed("b")] == ["first"]
+
+
+def test_row_edited_by_hand_is_an_error(path):
+    Store(path).record_measurements([measurement()])
+    for text in ("no json", "[1]", '{"s": null}'):
+        with duckdb.connect(str(path)) as connection:
+            connection.execute("UPDATE measurement SET sizes = ?", [text])
+        with pytest.raises(StoreError, match="sizes that are not ours"):
+            Store(path).measured("b1", HERE)
