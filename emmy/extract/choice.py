@@ -38,8 +38,8 @@ class Candidate:
     """A launch that may exist.  `cost` in seconds, its constant per launch included (0 for work done at build).
 
     `id` names it for the caller.  `key` is a text that is the same in every process (body and operands) and breaks
-    ties.  `structure` is equal for candidates that are the same launch in different places (the body's hash), so that diverse
-    plans differ in kind, not in place; empty means `key`.
+    ties.  `structure` is equal for candidates that are the same launch in different places (the body's hash), so that
+    diverse plans differ in kind, not in place; empty means `key`.
     """
 
     id: int

@@ -99,6 +99,8 @@ class _Model:
     def __init__(self, work: Work, configs: Sequence[KernelConfig], target: Target) -> None:
         self.work, self.t = work, target
         self.c = _Columns(configs)
+        # a thread an output reads one element at a time, whatever the widest access could be
+        self.c.vector = np.where(self.c.of("plain"), np.minimum(self.c.vector, work.element), self.c.vector)
         self.is_tiled = self.c.of(*CONTRACTIONS)
         self.is_row = self.c.of("row", "scan", "split") & (self.c.reduce_threads > 1)
         self.is_mma = self.c.of("mma", "attention")
