@@ -1,6 +1,6 @@
 """Exports RMSNorm followed by the three linear layers of attention's queries, keys and values, in bf16.
 
-    python examples/export_rms_linear.py rms_linear.pt2
+python examples/export_rms_linear.py rms_linear.pt2
 """
 
 from __future__ import annotations
