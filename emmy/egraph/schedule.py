@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from emmy.egraph.egg import Egg
+from emmy.egraph.families import attention, contraction
 from emmy.egraph.families import map as maps
 from emmy.egraph.families import plain
 from emmy.ir.config import KernelConfig
@@ -28,7 +29,8 @@ class Family:
     """One code generator's schedules.
 
     `facts(body, target, sizes)`: what the rules of `file` need, or the reason why the body is not of this family.
-    `rows(constructor rows)`: (body hash, row) of each row of `constructor` in the saturated e-graph.
+    `rows(constructor rows, *option rows)`: (body hash, row) of each row of `constructor` in the saturated e-graph;
+    `options` name further constructors, of choices that several kernels share.
     `config(body, row, target, sizes)`: the row's meaning for cost.
     """
 
@@ -36,13 +38,23 @@ class Family:
     file: str
     facts: Callable[[Body, Target, Sizes], Facts | str]
     constructor: str
-    rows: Callable[[Iterable[tuple[Any, ...]]], Iterator[tuple[str, Row]]]
+    rows: Callable[..., Iterator[tuple[str, Row]]]
     config: Callable[[Body, Row, Target, Sizes], KernelConfig]
+    options: tuple[str, ...] = ()
 
 
 # In order of preference where nothing else decides; the plain family closes every list.
 FAMILIES: Final[tuple[Family, ...]] = (
     Family("map", "map.egg", maps.facts, "Map", maps.rows, maps.config),
+    Family(
+        "attention", "attention.egg", attention.facts, "AttentionRows", attention.rows, attention.config,
+        ("AttentionMma", "AttentionRing"),
+    ),
+    Family(
+        "mma", "mma.egg", contraction.mma_facts, "Mma", contraction.mma_rows, contraction.mma_config,
+        ("MmaRing", "MmaBands"),
+    ),
+    Family("tile", "tile.egg", contraction.tile_facts, "Tile", contraction.tile_rows, contraction.tile_config, ("TileRing",)),
     Family("plain", "plain.egg", plain.facts, "Plain", plain.rows, plain.config),
 )
 
@@ -80,7 +92,8 @@ def schedule_rows(
     frozen = egg.freeze()
     found: dict[str, list[Scheduled]] = {h: [] for h in distinct}
     for family in families:
-        rows = sorted(family.rows(frozen.rows(family.constructor)), key=lambda pair: (pair[0], pair[1].text))
+        options = [frozen.rows(o) for o in family.options]
+        rows = sorted(family.rows(frozen.rows(family.constructor), *options), key=lambda pair: (pair[0], pair[1].text))
         for h, row in rows:
             config = family.config(distinct[h], row, target, sizes)
             found[h].append(Scheduled(family.name, row, config))

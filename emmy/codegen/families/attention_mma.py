@@ -28,13 +28,12 @@ from emmy.ir.kernel import AsyncCommit, AsyncWait, Bin, Elem, Kernel, Lit, Mma, 
 from emmy.ir.loop import Ax, Body, Const, Expr
 from emmy.ir.schedule import Row
 from emmy.ir.views.access import async_copy, run_side, size_of
-from emmy.ir.views.attention_view import AttentionView, attention_view
+from emmy.ir.views.attention_view import QUERY_REGISTERS, AttentionView, attention_view
 from emmy.ir.views.product import Part
 from emmy.ir.views.scores import peel
 
 LOG2E = math.log2(math.e)
 INF = float("inf")
-QUERY_REGISTERS = 64  # query fragments stay in registers up to this many a lane
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,16 @@ from functools import cached_property
 
 from emmy.ir.build import _terms, isub
 from emmy.ir.loop import Ax, Body, Expr, Fold, Online, Op, Scan
-from emmy.ir.views.product import Part, outside_folds, split, sum_of_products, top_folds
+from emmy.ir.views.product import HALVES, Part, Sum, half_type, outside_folds, split, sum_of_products, top_folds
 from emmy.ir.views.scores import peel
+
+# query fragments stay in registers over all keys up to this many a lane; longer ones are read for every key tile
+QUERY_REGISTERS = 32
 
 
 @dataclass(frozen=True)
 class AttentionView:
-    """`score` holds the fold `dot`; `values` are the online sums with an axis of their own, `weights` the others."""
+    """`score` holds the fold `dot`, the sum `sum`; `values` are the online sums with an axis of their own, `weights` the others."""
 
     body: Body
     batch: tuple[Ax, ...]
@@ -30,12 +33,24 @@ class AttentionView:
     t: Ax
     d: tuple[Ax, ...]
     score: Expr
-    dot: Fold
+    sum: Sum
     query: Part
     key: Part
     values: tuple[Online, ...]
     weights: tuple[Online, ...]
     maxima: tuple[Fold, ...]
+
+    @property
+    def dot(self) -> Fold:
+        return self.sum.node
+
+    @cached_property
+    def half(self) -> str | None:
+        """The 16-bit type in which tensor cores may take queries, keys, probabilities and values; None where not."""
+        types = {half_type(self.sum, self.query, self.key)}
+        for v in self.values:
+            types.add(v.operand if v.operand in HALVES else None)
+        return types.pop() if len(types) == 1 else None
 
     @cached_property
     def scalars(self) -> tuple[Expr, ...]:
@@ -98,7 +113,7 @@ def _parts(
     if any(isinstance(n, Fold | Scan | Online) for o in onlines for n in outside_folds(o.value)):
         return "a value that holds a fold"
     view = AttentionView(
-        body, _order(axes, batch), _order(axes, m), _order(axes, own), t, s.axes, score, s.node,
+        body, _order(axes, batch), _order(axes, m), _order(axes, own), t, s.axes, score, s,
         found.left, found.right, tuple(values), tuple(weights), tuple(maxima),
     )  # fmt: skip
     wrong = [x for x in view.scalars if x.free & own or (x.free & m and t in x.free)]

@@ -15,7 +15,7 @@ from functools import cached_property
 
 from emmy.ir.loop import Ax, Body, Expr, Fold, Out, const
 from emmy.ir.views.affine import offset_form
-from emmy.ir.views.product import Part, Split, Sum, outside_folds, split, sum_of_products, top_folds
+from emmy.ir.views.product import Part, Split, Sum, half_type, outside_folds, split, sum_of_products, top_folds
 
 MOST_SUMS = 3
 
@@ -24,9 +24,13 @@ MOST_SUMS = 3
 class Accumulator:
     """`node` is the fold in the epilogue that holds the sum of `parts_a[a] * parts_b[b]`."""
 
-    node: Fold
+    sum: Sum
     a: int
     b: int
+
+    @property
+    def node(self) -> Fold:
+        return self.sum.node
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,12 @@ class ContractionView:
     parts_a: tuple[Part, ...]
     parts_b: tuple[Part, ...]
     sums: tuple[Accumulator, ...]
+
+    @cached_property
+    def half(self) -> str | None:
+        """The 16-bit type in which tensor cores may take every factor; None where they may not."""
+        types = {half_type(s.sum, self.parts_a[s.a], self.parts_b[s.b]) for s in self.sums}
+        return types.pop() if len(types) == 1 else None
 
     @cached_property
     def scalars(self) -> tuple[Expr, ...]:
@@ -118,7 +128,7 @@ def _assemble(body: Body, axes: tuple[Ax, ...], sums: Sequence[Sum], found: Sequ
     parts_a = tuple(dict.fromkeys(a for a, _ in parts))
     parts_b = tuple(dict.fromkeys(b for _, b in parts))
     accumulators = tuple(
-        Accumulator(s.node, parts_a.index(a), parts_b.index(b)) for s, (a, b) in zip(sums, parts, strict=True)
+        Accumulator(s, parts_a.index(a), parts_b.index(b)) for s, (a, b) in zip(sums, parts, strict=True)
     )
     view = ContractionView(
         body, _order(axes, batch), _order(axes, m), _order(axes, n), sums[0].axes, parts_a, parts_b, accumulators

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from emmy.ir.build import iadd, idiv, imul
 from emmy.ir.dtype import dtype
-from emmy.ir.loop import Ax, Body, Expr, Load, Op, Out, ax
+from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Out, Scan, ax, load
 from emmy.ir.views.affine import Affine, affine
 from emmy.ir.views.flat import Flatten, decode, total, uniform, unit_run, vector
 
@@ -41,9 +41,7 @@ def map_view(body: Body) -> MapView | str:
 
 
 def stored_order(out: Out) -> tuple[Ax, ...]:
-    """The axes of a result, the one with the largest stride in memory first (as they are where strides are symbolic)."""
-    from emmy.ir.loop import Const, load
-
+    """The axes of a result, the one with the largest stride first (as they are where strides are symbolic)."""
     form: Affine | None = affine(load(0, out.index, out.tensor.dtype), out.tensor)
     strides = {a: form.stride(a) for a in out.axes} if form is not None else {}
     if not strides or not all(isinstance(s, Const) for s in strides.values()):
@@ -87,11 +85,15 @@ def rewrite(outs: Sequence[Out], flatten: Flatten, axes: Sequence[Ax], group: Ax
     stores = tuple(flatten.offset(o.index, o.tensor.shape, env) for o in outs)
     if width == 1:
         return Vectors(group, lane, values, stores, (), tuple(False for _ in outs))
-    return Vectors(group, lane, values, stores, staged_loads(values, lane), tuple(unit_run(s, lane) for s in stores))
+    wide = tuple(unit_run(s, lane) for s in stores)
+    return Vectors(group, lane, values, stores, staged_loads(values, lane, group), wide)
 
 
-def staged_loads(values: Sequence[Expr], lane: Ax) -> tuple[Staged, ...]:
-    """Loads that are one aligned run over the lanes, each with the conditions under which it is reached."""
+def staged_loads(values: Sequence[Expr], lane: Ax, group: Ax) -> tuple[Staged, ...]:
+    """Loads that are one aligned run over the lanes, each with the conditions under which it is reached.
+
+    With one lane these are all loads that depend on the group and on no other load.  Loads inside folds are not seen.
+    """
     paths: dict[Load, set[tuple[Guard, ...]]] = {}
     seen: set[tuple[Expr, tuple[Guard, ...]]] = set()
     stack: list[tuple[Expr, tuple[Guard, ...]]] = [(v, ()) for v in values]
@@ -100,12 +102,12 @@ def staged_loads(values: Sequence[Expr], lane: Ax) -> tuple[Staged, ...]:
         if (node, guards) in seen:
             continue
         seen.add((node, guards))
-        if isinstance(node, Load) and vector(node, lane):
+        if isinstance(node, Load) and _moves(node, lane, group):
             paths.setdefault(node, set()).add(guards)
         if isinstance(node, Op) and node.name == "where":
             cond, yes, no = node.args
             stack += [(cond, guards), (yes, (*guards, (cond, True))), (no, (*guards, (cond, False)))]
-        elif not node.has_fold:
+        elif not isinstance(node, Fold | Scan | Online):
             stack += [(c, guards) for c in node.children]
     found = []
     for node, ways in paths.items():
@@ -113,6 +115,12 @@ def staged_loads(values: Sequence[Expr], lane: Ax) -> tuple[Staged, ...]:
         if way is not None and all(uniform(c, lane) and not _reads(c) for c, _ in way):
             found.append(Staged(node, way))
     return tuple(sorted(found, key=lambda s: s.load.text))
+
+
+def _moves(node: Load, lane: Ax, group: Ax) -> bool:
+    if lane.size == 1:
+        return group in node.free and not _reads(node.index[0])
+    return vector(node, lane)
 
 
 def _reads(e: Expr) -> bool:

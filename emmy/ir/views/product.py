@@ -11,10 +11,10 @@ from functools import cached_property
 from itertools import product as choices
 
 from emmy.ir.build import scalar
-from emmy.ir.dtype import DTYPES
 from emmy.ir.loop import Ax, Const, Expr, Fold, Load, Online, Op, Scan, const, visit
 
 MOST_FACTORS = 8
+HALVES = ("bf16", "f16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +51,12 @@ class Part:
         return tuple(n for n in outside_folds(self.value) if isinstance(n, Load))
 
     @cached_property
-    def narrow(self) -> str | None:
-        """The 16-bit type that holds the part for a tensor-core product, `any` where each does, None where none does.
-
-        A stored or cast 16-bit value is exact.  Arithmetic on 16-bit loads is rounded to their type, as it is by a
-        framework that stores it; f32 operands that vary along the summed axis keep the part in f32.
-        """
+    def half(self) -> str | None:
+        """The 16-bit type that holds every value of the part exactly, None where there is none."""
         v = self.value
-        if isinstance(v, Op) and v.name == "cast" and v.dtype in ("bf16", "f16"):
+        if isinstance(v, Load | Op) and v.dtype in HALVES and (isinstance(v, Load) or v.name == "cast"):
             return v.dtype
-        kinds = {n.dtype for n in self.loads if DTYPES[n.dtype].kind == "float" and n.free & set(self.k)}
-        wide = {t for t in kinds if DTYPES[t].bits > 16}
-        halves = {t for t in kinds if DTYPES[t].bits == 16}
-        if wide or len(halves) > 1:
-            return None
-        return halves.pop() if halves else "any"
+        return None
 
     def axes(self, among: Iterable[Ax]) -> tuple[Ax, ...]:
         return tuple(a for a in among if a in self.value.free)
@@ -116,6 +107,16 @@ def sum_of_products(node: Expr) -> Sum | None:
     if not axes or body.type != "f32" or not isinstance(node, Fold):
         return None
     return Sum(node, tuple(axes), tuple(_factors(body)))
+
+
+def half_type(s: Sum, left: Part, right: Part) -> str | None:
+    """The 16-bit type in which tensor cores may take the factors: the original product's, or one that holds them."""
+    node: Expr = s.node
+    while isinstance(node, Fold):
+        if node.operand:
+            return node.operand if node.operand in HALVES else None
+        node = node.body
+    return left.half if left.half == right.half else None
 
 
 def _factors(e: Expr) -> list[Expr]:

@@ -1,0 +1,132 @@
+"""Facts, rows and cost settings of the two contraction families: `tile` on plain threads, `mma` on tensor cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from emmy.ir.config import KernelConfig
+from emmy.ir.evaluate import integer
+from emmy.ir.loop import Ax, Body
+from emmy.ir.schedule import Raster, Row, Stage, Tile, Work
+from emmy.ir.target import Target
+from emmy.ir.views.access import async_copy, run_side
+from emmy.ir.views.contraction_view import ContractionView, contraction_view
+
+Facts = dict[str, list[tuple[object, ...]]]
+Rows = Iterable[tuple[Any, ...]]
+
+
+def points(axes: Sequence[Ax], sizes: Mapping[str, int]) -> int:
+    """The number of points of some axes, at least 1."""
+    n = 1
+    for a in axes:
+        n *= integer(a.extent, sizes)
+    return max(1, n)
+
+
+def tile_facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | str:
+    view = contraction_view(body)
+    if isinstance(view, str):
+        return view
+    facts = _facts("tile", view, sizes)
+    copies = any(run_side(p, body, own, view.k) == "own" and async_copy(p, body, own, view.k, "f32") for p, own in _parts(view))
+    facts["tile-body"] = [(body.hash, *_extents(view, sizes))]
+    facts["tile-copies"] = [(body.hash,)] if copies else []
+    return facts
+
+
+def mma_facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | str:
+    view = contraction_view(body)
+    if isinstance(view, str):
+        return view
+    half = view.half
+    if half is None:
+        return "factors that the original program does not hold in one 16-bit type"
+    facts = _facts("mma", view, sizes)
+    facts["mma-body"] = [(body.hash, half, *_extents(view, sizes))]
+    copies = any(async_copy(p, body, own, view.k, half) for p, own in _parts(view))
+    facts["mma-copies"] = [(body.hash,)] if copies else []
+    return facts
+
+
+def _parts(view: ContractionView) -> list[tuple[Any, tuple[Ax, ...]]]:
+    return [*((p, view.m) for p in view.parts_a), *((p, view.n) for p in view.parts_b)]
+
+
+def _extents(view: ContractionView, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+    return points(view.m, sizes), points(view.n, sizes), points(view.k, sizes)
+
+
+def _facts(stem: str, view: ContractionView, sizes: Mapping[str, int]) -> Facts:
+    h = view.body.hash
+    return {
+        f"{stem}-operands": [(h, len(view.parts_a), len(view.parts_b), len(view.sums))],
+        f"{stem}-scalars": [(h, len(view.scalars_m), len(view.scalars_n))],
+    }
+
+
+def _rings(found: Rows) -> dict[Any, list[Stage]]:
+    """Stage options of each class of rings."""
+    rings: dict[Any, list[Stage]] = {}
+    for *_, depth, copies, cls in found:
+        rings.setdefault(cls, []).append(Stage(depth, "smem-async" if copies else "smem"))
+    return rings
+
+
+def tile_rows(found: Rows, options: Rows) -> Iterator[tuple[str, Row]]:
+    rings = _rings(options)
+    for body, tm, tn, fm, fn, bk, ring, _ in found:
+        for stage in rings.get(ring, ()):
+            yield body, Row(Work("t", (tm, tn)), Tile(fragment=(fm, fn), k=bk), stage=stage)
+
+
+def mma_rows(found: Rows, options: Rows, bands: Rows) -> Iterator[tuple[str, Row]]:
+    rings = _rings(options)
+    rasters: dict[Any, list[Raster]] = {}
+    for _, group, cls in bands:
+        rasters.setdefault(cls, []).append(Raster(group))
+    for body, type, wm, wn, fm, fn, ks, ring, raster, _ in found:
+        tile = Tile(f"mma_m16n8k16_{type}_f32", (fm, fn), ks)
+        for stage in rings.get(ring, ()):
+            for order in rasters.get(raster, ()):
+                yield body, Row(Work("w", (wm, wn)), tile, stage=stage, raster=order)
+
+
+def tile_config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> KernelConfig:
+    view = contraction_view(body)
+    assert isinstance(view, ContractionView)
+    (tm, tn), (fm, fn) = row.work.dims, row.tile.fragment
+    pa, pb, sums = len(view.parts_a), len(view.parts_b), len(view.sums)
+    registers = 40 + sums * fm * fn + pa * fm + pb * fn
+    return _config("tile", view, row, sizes, tm * fm, tn * fn, row.tile.k, 4, registers)
+
+
+def mma_config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> KernelConfig:
+    view = contraction_view(body)
+    assert isinstance(view, ContractionView)
+    (wm, wn), (fm, fn) = row.work.dims, row.tile.fragment
+    pa, pb, sums = len(view.parts_a), len(view.parts_b), len(view.sums)
+    registers = 40 + sums * 4 * fm * fn + 8 * pa * fm + 4 * pb * fn
+    return _config("mma", view, row, sizes, 16 * wm * fm, 8 * wn * fn, 16 * row.tile.k, 2, registers)
+
+
+def _config(
+    family: Any, view: ContractionView, row: Row, sizes: Mapping[str, int], tile_m: int, tile_n: int, tile_k: int,
+    bytes: int, registers: int,
+) -> KernelConfig:  # fmt: skip
+    m, n, _ = _extents(view, sizes)
+    stage = bytes * tile_k * (len(view.parts_a) * tile_m + len(view.parts_b) * tile_n)
+    beside = 4 * (len(view.scalars_m) * tile_m + len(view.scalars_n) * tile_n)
+    return KernelConfig(
+        family,
+        row.work.threads,
+        points(view.batch, sizes) * -(-m // tile_m) * -(-n // tile_n),
+        tile_m=tile_m,
+        tile_n=tile_n,
+        tile_k=tile_k,
+        vector=16,
+        stages=row.stage.depth,
+        smem=row.stage.depth * stage + beside,
+        registers=min(255, registers),
+    )
