@@ -1,9 +1,9 @@
 """Where a cut may lie: which tensors can be stored between launches.
 
 Anchors are results of reductions, scans, gathers and scatters (after the layout changes that only they feed), graph
-outputs, operands of opaque calls, values with several readers that depend on more than one stored tensor, and ends of
-element-wise chains that a contraction reads.  A chain that is a function of one stored tensor which others read too is
-never stored: reading that tensor again costs no more.  Values that depend on parameters alone are stored where they
+outputs, operands of opaque calls, values with several readers that depend on more than one stored tensor of their own
+size, and ends of element-wise chains that a contraction reads.  A chain over one tensor of its size (and smaller ones,
+such as a row's statistic) is not stored for element-wise readers: reading that tensor again costs no more.  Values that depend on parameters alone are stored where they
 begin to meet other values: they are computed once, when the plan is built.
 """
 
@@ -112,7 +112,7 @@ def find_anchors(
     for t in ordered:
         if t in anchor or g.is_layout(t) or t in products:
             continue
-        if len(g.through(t)) > 1 and len(feet.of(t)) > 1:
+        if len(g.through(t)) > 1 and len(feet.large(t)) > 1:
             anchor.add(g.top(t))
             feet.memo.clear()
     shared = {t for t in anchor if len(g.through(t)) > 1 or (t in set(outputs) and g.through(t))}
@@ -153,6 +153,10 @@ class _Feet:
                 found |= self.below(x)
         return frozenset(found)
 
+    def large(self, t: int) -> set[int]:
+        """Feet of at least the value's own size: with only one, reading that again costs no more than the value."""
+        return {x for x in self.of(t) if self.g.elements[x] >= self.g.elements[t]}
+
     def below(self, t: int) -> frozenset[int]:
         if t in self.anchor or t in self.inputs:
             return frozenset((t,))
@@ -185,5 +189,4 @@ def _is_wide(g: _Graph, feet: _Feet, t: int) -> bool:
     rows = [p for p in g.made[g.source(t)] if p.kind in ELEMENTWISE]
     if not rows or len(rows) != len(g.made[g.source(t)]):
         return False
-    big = {x for x in feet.of(t) if g.elements[x] >= g.elements[t]}
-    return len(big) > 1
+    return len(feet.large(t)) > 1

@@ -75,6 +75,7 @@ class Fusion:
     _lifted: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     _facts: dict[str, list[tuple[object, ...]]] = field(default_factory=lambda: defaultdict(list))
     _loaded: int = 0
+    _grown_memo: dict[int, Launch] = field(default_factory=dict)
     _arities: set[int] = field(default_factory=set)
     _fresh: list[Body] = field(default_factory=list)
     _lift_memo: dict[tuple[object, ...], tuple[Body, tuple[int, ...]]] = field(default_factory=dict)
@@ -211,20 +212,25 @@ class Fusion:
         return (q, d.rule, contractions(d.body), reductions(d.body), d.wide)
 
     def _compose(self, consumer: int, slot: int, producer: int, kind: str) -> Draft:
-        draft = self._inline(self.launches[consumer], slot, self.launches[producer], kind)
+        c, p = self.launches[consumer], self.launches[producer]
         if kind != "grow":
-            return draft
-        # a chain without alternatives is inlined at once
-        while (at := self._next_open(draft)) >= 0 and len(self._lifted[draft.operands[at]]) == 1:
-            step = self._as_launch(draft)
-            draft = self._inline(step, at, self.launches[self._lifted[draft.operands[at]][0]], kind)
-        return draft
+            return self._inline(c, slot, p, kind)
+        return self._close(self._inline(c, slot, self._grown(p), kind))
 
-    def _next_open(self, d: Draft) -> int:
-        return next((i for i, x in enumerate(d.operands) if x not in self.anchors.stored), -1)
+    def _grown(self, p: Launch) -> Launch:
+        """A one-op launch with every chain that has no alternatives inlined; made once."""
+        if p.id not in self._grown_memo:
+            self._grown_memo[p.id] = _as_launch(self._close(_as_draft(p)))
+        return self._grown_memo[p.id]
 
-    def _as_launch(self, d: Draft) -> Launch:
-        return Launch(-1, d.body, d.operands, d.results, -1, d.last, d.rule, d.parents, d.covers, d.wide, d.base)
+    def _close(self, d: Draft) -> Draft:
+        """Inline what is never stored and has one way to be made."""
+        while (at := next((i for i, x in enumerate(d.operands) if self._single(x)), -1)) >= 0:
+            d = self._inline(_as_launch(d), at, self._grown(self.launches[self._lifted[d.operands[at]][0]]), "grow")
+        return d
+
+    def _single(self, x: int) -> bool:
+        return x not in self.anchors.stored and len(self._lifted[x]) == 1
 
     def _inline(self, c: Launch, slot: int, p: Launch, kind: str) -> Draft:
         x, keep = c.operands[slot], kind == "keep"
@@ -251,6 +257,14 @@ class Fusion:
             c.wide + (0 if grow or keep else x in self.anchors.wide),
             grow and c.base,
         )
+
+
+def _as_launch(d: Draft) -> Launch:
+    return Launch(-1, d.body, d.operands, d.results, -1, d.last, d.rule, d.parents, d.covers, d.wide, d.base)
+
+
+def _as_draft(p: Launch) -> Draft:
+    return Draft(p.rule, p.body, p.operands, p.results, p.last, p.parents, p.covers, p.wide, p.base)
 
 
 def _launch_rule(n: int) -> str:

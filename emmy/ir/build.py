@@ -9,10 +9,15 @@ equal index arithmetic is equal by spelling.  `//` and `%` use what is known of 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
+from typing import Final
 
 from emmy.ir.dtype import DTYPES, register
 from emmy.ir.loop import Ax, Const, Expr, Fold, Load, Online, Op, Scan, Size, const, fold, load, online, op, scan
 from emmy.ir.scalar import SCALAR
+
+# Interned nodes make pure constructors cheap to remember; a large program builds the same nodes many times.
+MEMO: Final = 1 << 18
 
 Linear = dict[tuple[Expr, ...], int]  # sorted monomial -> coefficient; the empty monomial is the constant
 
@@ -57,6 +62,7 @@ def _from_terms(terms: Linear) -> Expr:
     return e
 
 
+@lru_cache(maxsize=MEMO)
 def iadd(*xs: Expr | int) -> Expr:
     """Canonical sum of integer expressions."""
     out: Linear = {}
@@ -66,6 +72,7 @@ def iadd(*xs: Expr | int) -> Expr:
     return _from_terms(out)
 
 
+@lru_cache(maxsize=MEMO)
 def imul(*xs: Expr | int) -> Expr:
     """Canonical product of integer expressions."""
     out: Linear = {(): 1}
@@ -176,6 +183,7 @@ def _without(m: tuple[Expr, ...], factors: tuple[Expr, ...]) -> tuple[Expr, ...]
     return tuple(rest)
 
 
+@lru_cache(maxsize=MEMO)
 def idiv(e: Expr | int, d: Expr | int) -> Expr:
     """Floor division by a positive extent."""
     e, d = (const(x) if isinstance(x, int) else x for x in (e, d))
@@ -206,6 +214,7 @@ def _common(r: Linear, d: Expr) -> int:
     return g
 
 
+@lru_cache(maxsize=MEMO)
 def imod(e: Expr | int, d: Expr | int) -> Expr:
     """Floor remainder by a positive extent: always in 0 .. d-1."""
     e, d = (const(x) if isinstance(x, int) else x for x in (e, d))
@@ -242,6 +251,7 @@ def result_dtype(name: str, args: tuple[Expr, ...]) -> str:
     return max(ints, key=lambda t: DTYPES[t].bits) if ints else types[0]
 
 
+@lru_cache(maxsize=MEMO)
 def scalar(name: str, *args: Expr) -> Expr:
     """The operation on these operands, simplified where the result is exactly the same value."""
     if all(a.type == "i64" for a in args):

@@ -51,6 +51,11 @@ class Expr:
         return frozenset().union(*(c.free for c in self.children)) if self.children else frozenset()
 
     @cached_property
+    def axes(self) -> tuple[Ax, ...]:
+        """The free axes in a fixed order."""
+        return tuple(sorted(self.free, key=lambda a: a.text))
+
+    @cached_property
     def sizes(self) -> frozenset[str]:
         """Names of the symbolic sizes that the value mentions, axis extents included."""
         return frozenset().union(*(c.sizes for c in self.children)) if self.children else frozenset()

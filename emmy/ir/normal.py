@@ -34,12 +34,11 @@ class Substitution:
         self.slots = slots
         self.inline = inline or {}
         self.prefix = prefix
-        self.memo: dict[tuple[Expr, tuple[tuple[Ax, Expr], ...]], Expr] = {}
+        self.memo: dict[tuple[Expr, tuple[Expr | None, ...]], Expr] = {}
         self.fresh = 0
 
     def apply(self, node: Expr, env: Env) -> Expr:
-        relevant = tuple(sorted(((a, env[a]) for a in node.free if a in env), key=lambda p: p[0].text))
-        key = (node, relevant)
+        key = (node, tuple(env.get(a) for a in node.axes))
         done = self.memo.get(key)
         if done is None:
             done = self.memo[key] = self._apply(node, env)
@@ -222,6 +221,12 @@ def _merge_free(out: Out) -> Out:
 def _merged(out: Out, high: Ax, low: Ax) -> tuple[Ax, Out] | None:
     if high.size is None or low.size is None:
         return None
+    seen: dict[Expr, None] = {}
+    for root in (*out.index, out.value):
+        visit(root, seen)
+    places = [*out.index, *(i for n in seen if isinstance(n, Load) for i in n.index)]
+    if any((high in e.free) != (low in e.free) for e in places):
+        return None
     axis = ax(f"m{high.name}{low.name}", high.size * low.size)
     # with high = (axis - low) / extent(low), a use of both as one number loses `low`
     fused = _Fuse(high, low, axis)
@@ -284,10 +289,10 @@ class _Names:
     """Top-down canonical axis names: outputs o0, o1 …; a binder takes the smallest r<k> not free in it."""
 
     def __init__(self) -> None:
-        self.memo: dict[tuple[Expr, tuple[tuple[Ax, Expr], ...]], Expr] = {}
+        self.memo: dict[tuple[Expr, tuple[Expr, ...]], Expr] = {}
 
     def apply(self, node: Expr, env: Env) -> Expr:
-        key = (node, tuple(sorted(((a, env[a]) for a in node.free), key=lambda p: p[0].text)))
+        key = (node, tuple(env[a] for a in node.axes))
         done = self.memo.get(key)
         if done is None:
             done = self.memo[key] = self._apply(node, env)
