@@ -46,6 +46,8 @@ class Options:
     """What a user may ask for.  `passes` is a prefix of `dolfstpkc`; `held` names rules that are left out.
 
     `pins` are partial schedule rows; `place` is `fuse`, `cut` or empty; `check` compiles every kernel with NVRTC.
+    `database` names the evidence store (None: the user's); `golden` a file of reviewed measurements (None: the one that
+    ships for the card, empty: none).
     """
 
     target: Target
@@ -58,6 +60,7 @@ class Options:
     strict_evidence: bool = False
     check: bool = True
     database: Path | None = None
+    golden: str | None = None
 
     def __post_init__(self) -> None:
         if not self.passes or not PASSES.startswith(self.passes):
@@ -143,8 +146,9 @@ def saturate_program(
     )  # fmt: skip
     regime = regime_of(options.target)
     evidence, lost = evidence_for_compile(
-        [b.hash for b in model.bodies()], regime, golden(), database=options.database
-    )
+        [b.hash for b in model.bodies()], regime, golden(), database=options.database,
+        environ={} if options.golden is None else {"EMMY_GOLDEN_FILE": options.golden},
+    )  # fmt: skip
     selection = Selection(model, options.target, sizes, regime, evidence, options.pins, options.held)
     selection.schedule()
     clock("schedule", selection)

@@ -44,7 +44,7 @@ def pick_target(o: ModelOptions) -> Target:
         return chosen
     if o.target:
         return target(o.target)
-    from emmy.runtime.doctor import local_arch
+    from emmy.runtime.local import local_arch
 
     return TARGETS.get(local_arch() or "", TARGETS["sm_90a"])
 
@@ -67,4 +67,5 @@ def compile_options(o: ModelOptions, passes: str, settings: Settings) -> Options
         strict_evidence=o.strict_evidence,
         check=not o.no_check,
         database=o.db or settings.tune_db,
+        golden=settings.golden,
     )

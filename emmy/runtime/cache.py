@@ -24,7 +24,7 @@ from typing import Final
 
 from emmy.errors import CompileError
 from emmy.runtime.nvrtc import OPTIONS, Compiled, Job, compile_job, compile_many, nvrtc_version
-from emmy.runtime.settings import Settings
+from emmy.settings import Settings
 
 LOG: Final = logging.getLogger(__name__)
 # about 40,000 kernels; entries unused for longest go first

@@ -17,7 +17,7 @@ from emmy.errors import CompileError, DeviceError
 from emmy.ir.target import TARGETS
 from emmy.runtime.driver import driver_version
 from emmy.runtime.nvrtc import compile_cubin, nvrtc_version
-from emmy.runtime.settings import Settings
+from emmy.settings import Settings
 
 _MINIMUM_PYTHON: Final = (3, 11)
 _PROBE: Final = """extern "C" __global__ void probe(const unsigned short* x, unsigned short* y) {

@@ -89,6 +89,17 @@ def driver_version() -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
+def device_capability(device: int) -> tuple[int, int]:
+    """(9, 0) for sm_90.  Raises DeviceError when there is no driver or no such device."""
+    from cuda.bindings import driver
+
+    names = driver.CUdevice_attribute
+    _call("cuInit", 0)
+    handle = _call("cuDeviceGet", device)
+    major = _call("cuDeviceGetAttribute", names.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle)
+    return major, _call("cuDeviceGetAttribute", names.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle)
+
+
 def load(cubin: bytes, entry: str, static_smem: int) -> Function:
     """Load machine code into the current context; it stays loaded as long as the process lives."""
     module = _call("cuModuleLoadData", cubin, what=entry)

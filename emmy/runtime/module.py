@@ -20,7 +20,7 @@ from emmy.runtime.cache import CubinCache
 from emmy.runtime.flow import Flow, analyse
 from emmy.runtime.instance import Instance, Segment
 from emmy.runtime.nvrtc import Job
-from emmy.runtime.settings import Settings
+from emmy.settings import Settings
 from emmy.runtime.sizes import Argument, bind_sizes
 from emmy.runtime.tensors import TORCH, accept, plain, poison, view
 

@@ -12,7 +12,7 @@ import pytest
 from emmy.errors import CompileError
 from emmy.runtime.cache import CubinCache, CubinKey
 from emmy.runtime.nvrtc import OPTIONS, Compiled, Job, nvrtc_version
-from emmy.runtime.settings import Settings
+from emmy.settings import Settings
 
 SOURCE = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] += 1.0f; }'
 JOB = Job(SOURCE, "k", "sm_80")

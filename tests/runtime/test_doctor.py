@@ -4,7 +4,7 @@ import pytest
 
 from emmy.ir.target import TARGETS
 from emmy.runtime.doctor import _gpu, _loads, diagnose
-from emmy.runtime.settings import Settings
+from emmy.settings import Settings
 
 
 @pytest.mark.nvrtc
