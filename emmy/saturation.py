@@ -33,6 +33,7 @@ from emmy.selection import Priced, Selection
 if TYPE_CHECKING:
     from emmy.frontend.program import Program
     from emmy.runtime.cache import CubinCache
+    from emmy.runtime.nvrtc import Compiled
 
 PASSES: Final = "dolfstpkc"
 # What one opaque call is taken to cost beside its bytes: a launch through PyTorch's dispatcher.
@@ -82,6 +83,8 @@ class Saturation:
     regime: Regime
     seconds: dict[str, float]
     notes: tuple[str, ...]
+    # what the compiler said of each kernel, by its name; empty where kernels were not compiled
+    compiled: dict[str, Compiled] = field(default_factory=dict)
 
     @property
     def launches(self) -> tuple[Chosen, ...]:
@@ -161,8 +164,9 @@ def saturate_program(
         require_measured((c.name, c.priced.decision) for c in chosen if isinstance(c, Chosen) and not c.at_build)
     notes = (*program.notes, *model.notes, *lost)
     return Saturation(
-        program, options, tensor, model, selection, choice, tuple(chosen), plan, regime, clock.seconds, notes
-    )
+        program, options, tensor, model, selection, choice, tuple(chosen), plan, regime, clock.seconds, notes,
+        builder.compiled,
+    )  # fmt: skip
 
 
 class _Clock:
@@ -199,6 +203,7 @@ class _Kernels:
         self.program, self.tensor, self.model, self.selection = program, tensor, model, selection
         self.names, self.options, self.cache = names, options, cache
         self.kernels: dict[tuple[str, str, str], tuple[Kernel, str]] = {}
+        self.compiled: dict[str, Compiled] = {}
         self.used: dict[str, int] = {}
         self.opaque = {-(k + 1): c for k, c in enumerate(tensor.opaque)}
 
@@ -248,7 +253,8 @@ class _Kernels:
         """The kernel and source of a body and row, made once; None when it is refused."""
         key = (priced.body.hash, priced.scheduled.family, priced.scheduled.row.text)
         if key not in self.kernels:
-            name = unique(self.used, self.names.kernel(covers, tensors))
+            stamped = "s" in self.options.passes
+            name = unique(self.used, self.names.kernel(covers, tensors) if stamped else self.names.tensor(tensors[0]))
             try:
                 scheduled, target = priced.scheduled, self.options.target
                 limits = {v.name: v.high for v in self.program.graph.sizes if v.high is not None}
@@ -271,7 +277,11 @@ class _Kernels:
         jobs = [Job(s, c.kernel.name, self.options.target.arch) for s, c in kernels.items()]
         bad = False
         for c, compiled in zip(kernels.values(), cache.compile_many(jobs), strict=True):
-            reason = compiled.what if isinstance(compiled, EmmyError) else self._too_large(c.kernel, compiled.registers)
+            if isinstance(compiled, EmmyError):
+                reason = compiled.what
+            else:
+                self.compiled[c.name] = compiled
+                reason = self._too_large(c.kernel, compiled.registers)
             if reason:
                 self.selection.refuse(c.priced, f"compile: {reason}")
                 bad = True

@@ -11,6 +11,7 @@ from emmy.egraph.numbering import Prim
 from emmy.egraph.naming import Names
 from emmy.ir.loop import Tensor
 from emmy.ir.show import show_tensor, show_torch
+from emmy.planning import Chosen
 from emmy.resources import rulesets
 from emmy.saturation import Saturation
 
@@ -27,20 +28,26 @@ def show_ir(s: Saturation, ir: str) -> str:
 
 
 def _launches(s: Saturation, ir: str) -> Iterator[tuple[str, str]]:
-    from emmy.ir.show_kernel import show_kernel
-    from emmy.ir.show_loop import show_loop
-    from emmy.ir.tile import show_tile
-
     for c in s.launches:
-        body = c.priced.body
-        if ir == "loop":
-            yield c.name, show_loop(body, c.operands, c.results)
-        elif ir == "tile":
-            yield c.name, show_tile(body, c.priced.scheduled, c.operands, c.results)
-        elif ir == "kernel":
-            yield c.name, show_kernel(c.kernel)
-        else:
-            yield c.name, c.source
+        yield c.name, launch_text(s, c, ir)
+
+
+def launch_text(s: Saturation, c: Chosen, ir: str) -> str:
+    """One launch in the loop, tile, kernel or cuda IR."""
+    body = c.priced.body
+    if ir == "loop":
+        from emmy.ir.show_loop import show_loop
+
+        return show_loop(body, c.operands, c.results)
+    if ir == "tile":
+        from emmy.ir.tile import show_tile
+
+        return show_tile(body, c.priced.scheduled, c.operands, c.results)
+    if ir == "kernel":
+        from emmy.ir.show_kernel import show_kernel
+
+        return show_kernel(c.kernel)
+    return c.source
 
 
 def tensor_rows(s: Saturation) -> list[tuple[str, Tensor, str, Sequence[object], Sequence[tuple[str, Tensor]]]]:

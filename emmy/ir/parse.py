@@ -209,3 +209,12 @@ def parse_body(text: str) -> Body:
 
 
 __all__ = ["Const", "ParseError", "index_text", "parse_body", "parse_expr", "parse_index"]
+
+
+def parse_tensor(text: str) -> Tensor:
+    """The tensor type that prints as `text`: `bf16[1,s0,2048]`."""
+    r = _Reader(text)
+    tensor = _tensor(r)
+    if r.peek:
+        raise r.fail("text after the end")
+    return tensor

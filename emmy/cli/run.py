@@ -1,0 +1,6 @@
+from __future__ import annotations
+from dataclasses import dataclass
+from emmy.cli.options import ModelOptions
+@dataclass(frozen=True)
+class RunOptions(ModelOptions): ...
+def run_command(o: RunOptions) -> None: ...
