@@ -99,7 +99,7 @@ def tile_config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) 
     (tm, tn), (fm, fn) = row.work.dims, row.tile.fragment
     pa, pb, sums = len(view.parts_a), len(view.parts_b), len(view.sums)
     registers = 40 + sums * fm * fn + pa * fm + pb * fn
-    return _config("tile", view, row, sizes, tm * fm, tn * fn, row.tile.k, 4, registers)
+    return _config("tile", view, row, sizes, tm * fm, tn * fn, row.tile.k, 4, registers, 4)
 
 
 def mma_config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> KernelConfig:
@@ -113,10 +113,10 @@ def mma_config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -
 
 def _config(
     family: Any, view: ContractionView, row: Row, sizes: Mapping[str, int], tile_m: int, tile_n: int, tile_k: int,
-    bytes: int, registers: int,
+    bytes: int, registers: int, pad: int = 0,
 ) -> KernelConfig:  # fmt: skip
     m, n, _ = _extents(view, sizes)
-    stage = bytes * tile_k * (len(view.parts_a) * tile_m + len(view.parts_b) * tile_n)
+    stage = bytes * tile_k * (len(view.parts_a) * (tile_m + pad) + len(view.parts_b) * (tile_n + pad))
     beside = 4 * (len(view.scalars_m) * tile_m + len(view.scalars_n) * tile_n)
     return KernelConfig(
         family,
