@@ -46,8 +46,8 @@ def _floordiv(x: Array, y: Array) -> Array:
 
 
 def _truncdiv(x: Array, y: Array) -> Array:
-    q = np.abs(x) // np.abs(y)
-    return np.asarray(np.where((x < 0) != (y < 0), -q, q))
+    q = np.floor_divide(x, y)  # not through abs, which the lowest integer does not have
+    return np.asarray(q + ((np.remainder(x, y) != 0) & ((x < 0) != (y < 0))).astype(np.asarray(q).dtype))
 
 
 def _sigmoid(x: Array) -> Array:

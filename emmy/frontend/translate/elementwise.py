@@ -9,6 +9,7 @@ from emmy.frontend.translate.call import (
     Call, Decline, Handler, Value, as_type, common_type, constant, convert, stored, wide, zero_like,
 )  # fmt: skip
 from emmy.ir.dtype import DTYPES, is_float
+from emmy.ir.loop import Expr
 from emmy.ir.tensor import Terms
 
 
@@ -124,7 +125,10 @@ def arithmetic(name: str) -> Handler:
     logical = {"add": "or", "mul": "and", "max": "or", "min": "and"}
 
     def handler(t: Terms, c: Call) -> int:
-        x, y = (as_type(t, c.get(i, n), c.dtype) for i, n in enumerate(("self", "other")))
+        other = c.get(1, "other")
+        if name == "mul" and not isinstance(other, Value | Expr | bool) and other == 1:
+            return as_type(t, c.get(0, "self"), c.dtype)
+        x, y = (as_type(t, v, c.dtype) for v in (c.get(0, "self"), other))
         if c.dtype == "bool":
             return t.bin(logical[name], x, y)
         return t.bin(name, x, _times(t, y, c.get(2, "alpha", 1), c.dtype))

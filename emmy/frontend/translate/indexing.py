@@ -106,13 +106,16 @@ def index(t: Terms, c: Call) -> int:
     d = coordinates(c.shape)
     at, rest = d[first : first + width], iter((*d[:first], *d[first + width :]))
     source: list[Expr] = []
-    slots = {k: s + 1 for s, k in enumerate(sorted(found))}
+    used = [k for k in sorted(found) if shape[k] is not const(1)]
+    slots = {k: s + 1 for s, k in enumerate(used)}
     for k, e in enumerate(shape):
-        if k in found:
+        if k in found and k not in slots:  # the only element there is
+            source.append(ZERO)
+        elif k in found:
             source.append(wrap(read(t, slots[k], found[k], aligned(t, found[k], at)), e))
         else:
             source.append(next(rest))
-    return t.gather(x, source, [found[k] for k in sorted(found)], c.shape)
+    return t.gather(x, source, [found[k] for k in used], c.shape) if used else t.map(x, source, c.shape)
 
 
 def unflatten(position: Expr, shape: Shape) -> list[Expr]:

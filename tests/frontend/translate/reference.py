@@ -176,3 +176,28 @@ def compare(found: Array, expected: Array, tensor: Tensor, what: str, rtol: floa
     else:
         assert found.dtype == numpy_dtype(tensor.dtype), what
         np.testing.assert_array_equal(found, expected, err_msg=what)
+
+
+def check_all(fns: Mapping[str, Callable[..., Any]], *args: torch.Tensor, rtol: float = 1e-5, atol: float = 1e-6) -> None:
+    """`check` of many functions of the same operands in one capture; every failure is reported by name."""
+    counts: list[int] = []
+
+    def every(*x: torch.Tensor) -> list[torch.Tensor]:
+        results = [f(*x) for f in fns.values()]
+        flat = [r if isinstance(r, tuple | list) else (r,) for r in results]
+        counts[:] = [len(r) for r in flat]
+        return [v for r in flat for v in r]
+
+    captured = capture(every, args)
+    program = translate(captured.graph, fallback=False)
+    found = run(program, operands(captured, args))
+    expected = interpret(captured.graph, captured.weights, list(args), torch.float64)
+    names = [f"{name}[{k}]" for name, n in zip(fns, counts, strict=True) for k in range(n)]
+    assert len(names) == len(found) == len(expected)
+    failures: list[str] = []
+    for name, f, e, term in zip(names, found, expected, program.outputs, strict=True):
+        try:
+            compare(f, to_numpy(e), program.terms[term].tensor, name, rtol, atol)
+        except AssertionError as error:
+            failures.append(f"{name}: {error}")
+    assert not failures, "\n".join(failures)
