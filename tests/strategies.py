@@ -1,6 +1,6 @@
 """Hypothesis strategies shared by all tests: integer arithmetic, scalar expressions and bodies of Loop IR.
 
-Everything is small (extents up to 12, a few axes), in range (no load leaves its operand) and tame (values stay finite,
+Everything is small (extents up to 12 or the symbolic size `s`, a few axes), in range (no load leaves its operand) and tame (values stay finite,
 so that two orders of the same sum agree to a tolerance).
 """
 
@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from emmy.ir.build import cast, iadd, idiv, imod, imul, isub, scalar
 from emmy.ir.dtype import is_float
-from emmy.ir.evaluate import numpy_dtype
-from emmy.ir.loop import Ax, Body, Expr, Out, Size, Tensor, ax, const, fold, load, online, scan, size
+from emmy.ir.evaluate import integer, numpy_dtype
+from emmy.ir.loop import Ax, Body, Const, Expr, Out, Size, Tensor, ax, const, fold, load, online, scan, size
 
-SEED_SIZES = {"s": 6, "t": 3}
+SIZES = {"s": 6}
 
 # ---- integer arithmetic: a tree with two readings, ours and Python's -------------------------------------------------
 
@@ -82,38 +82,44 @@ def arithmetic(axes: tuple[Ax, ...], sizes: tuple[Size, ...] = ()) -> st.SearchS
 
 # ---- expressions and bodies ------------------------------------------------------------------------------------------
 
-EXTENTS = (1, 2, 3, 4, 6, 8, 12)
+S = size("s")
+EXTENTS = (*map(const, (1, 2, 3, 4, 6, 8, 12)), S)
 UNARY = ("neg", "abs", "tanh", "sigmoid", "sin", "floor")
 BINARY = ("add", "sub", "mul", "max", "min")
 
 
 def tensors(dtypes: tuple[str, ...] = ("f32", "bf16"), max_rank: int = 3) -> st.SearchStrategy[Tensor]:
     shapes = st.lists(st.sampled_from(EXTENTS), min_size=1, max_size=max_rank)
-    return st.builds(lambda d, s: Tensor(d, tuple(map(const, s))), st.sampled_from(dtypes), shapes)
+    return st.builds(lambda d, s: Tensor(d, tuple(s)), st.sampled_from(dtypes), shapes)
 
 
 @st.composite
-def indices(draw: st.DrawFn, n: int, scope: tuple[Ax, ...]) -> Expr:
-    """An integer expression that stays in 0 .. n-1."""
-    usable = [a for a in scope if a.size]
+def indices(draw: st.DrawFn, extent: Expr, scope: tuple[Ax, ...]) -> Expr:
+    """An integer expression that stays in 0 .. extent-1."""
     form = draw(st.sampled_from(("axis", "axis", "axis", "const", "div", "mixed", "reverse")))
-    if form == "const" or not usable:
-        return const(draw(st.integers(0, n - 1)))
-    axis = draw(st.sampled_from(usable))
+    if form == "const" or not scope:
+        return const(draw(st.integers(0, number(extent) - 1)))
+    axis = draw(st.sampled_from(scope))
     if form == "div":
-        return imod(idiv(axis, draw(st.sampled_from((2, 3, 4)))), n)
+        return imod(idiv(axis, draw(st.sampled_from((const(2), const(3), const(4), S)))), extent)
     if form == "mixed":
-        other = draw(st.sampled_from(usable))
-        return imod(iadd(imul(axis, other.size or 1), other), n)
+        other = draw(st.sampled_from(scope))
+        return imod(iadd(imul(axis, other.extent), other), extent)
     if form == "reverse":
-        return isub(n - 1, imod(axis, n))
-    return axis if (axis.size or 0) <= n else imod(axis, n)
+        return isub(isub(extent, 1), imod(axis, extent))
+    fits = axis.extent is extent or (axis.size is not None and axis.size <= number(extent))
+    return axis if fits else imod(axis, extent)
+
+
+def number(extent: Expr) -> int:
+    """The extent; the least one of a symbolic size."""
+    return int(extent.value) if isinstance(extent, Const) else 1
 
 
 @st.composite
 def loads(draw: st.DrawFn, slots: tuple[Tensor, ...], scope: tuple[Ax, ...]) -> Expr:
     slot = draw(st.integers(0, len(slots) - 1))
-    index = tuple(draw(indices(int(e.value), scope)) for e in slots[slot].shape)  # type: ignore[attr-defined]
+    index = tuple(draw(indices(e, scope)) for e in slots[slot].shape)
     return load(slot, index, slots[slot].dtype)
 
 
@@ -150,11 +156,13 @@ def values(draw: st.DrawFn, slots: tuple[Tensor, ...], scope: tuple[Ax, ...], de
     axis = ax(draw(st.sampled_from(("u", "v", "w"))), draw(st.sampled_from(EXTENTS)))
     inner = (*(a for a in scope if a.name != axis.name), axis)
     bodies = values(slots, inner, depth - 1, folds - 1).map(lambda e: scalar("tanh", e))
+    operand = draw(st.sampled_from(("", "bf16")))
     if form == "fold":
-        return fold(draw(st.sampled_from(("sum", "max", "min", "m2"))), axis, draw(bodies))
+        kind = draw(st.sampled_from(("sum", "max", "min", "m2")))
+        return fold(kind, axis, draw(bodies), operand if kind == "sum" else "")
     if form == "online":
-        return online(axis, draw(bodies), draw(bodies))
-    at = imod(draw(st.sampled_from(scope)), axis.size or 1) if scope else const((axis.size or 1) - 1)
+        return online(axis, draw(bodies), draw(bodies), operand)
+    at = imod(draw(st.sampled_from(scope)), axis.extent) if scope else isub(axis.extent, 1)
     return scan(draw(st.sampled_from(("sum", "max"))), axis, at, draw(bodies))
 
 
@@ -175,17 +183,17 @@ def bodies(draw: st.DrawFn, max_outs: int = 2, depth: int = 3) -> Body:
     return Body(tuple(outs), slots)
 
 
-def operand(tensor: Tensor, sizes: Mapping[str, int] | None = None, seed: int = 0) -> np.ndarray:
+def operand(tensor: Tensor, sizes: Mapping[str, int] = SIZES, seed: int = 0) -> np.ndarray:
     """Values for an operand: standard normal, rounded to what the type can hold; small numbers for integers."""
     rng = np.random.default_rng(seed)
-    shape = [sizes[e.name] if isinstance(e, Size) else int(e.value) for e in tensor.shape]  # type: ignore[attr-defined,index]
+    shape = [integer(e, sizes) for e in tensor.shape]
     if not is_float(tensor.dtype):
         return rng.integers(0, 2 if tensor.dtype == "bool" else 5, shape).astype(numpy_dtype(tensor.dtype))
     return rng.standard_normal(shape).astype(numpy_dtype(tensor.dtype)).astype(np.float64)
 
 
-def operands(body: Body, sizes: Mapping[str, int] | None = None, seed: int = 0) -> list[np.ndarray]:
+def operands(body: Body, sizes: Mapping[str, int] = SIZES, seed: int = 0) -> list[np.ndarray]:
     return [operand(t, sizes, seed * 100 + k) for k, t in enumerate(body.slots)]
 
 
-__all__ = ["SEED_SIZES", "Arith", "arithmetic", "bodies", "operand", "operands", "outputs", "size", "tensors", "values"]
+__all__ = ["SIZES", "Arith", "arithmetic", "bodies", "operand", "operands", "outputs", "tensors", "values"]

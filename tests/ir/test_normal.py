@@ -9,7 +9,7 @@ from emmy.ir.evaluate import evaluate
 from emmy.ir.loop import Ax, Body, Expr, Fold, Load, Online, Op, Out, Scan, Tensor, ax, fold, load, online, op, scan
 from emmy.ir.normal import compose, normalize
 from emmy.ir.scalar import SCALAR
-from tests.strategies import bodies, operands, outputs, tensors
+from tests.strategies import SIZES, bodies, operands, outputs, tensors
 
 PREFIX = "z"
 
@@ -29,10 +29,12 @@ def respell(node: Expr, slots: dict[int, int], swap: bool, free: dict[Ax, Ax]) -
         axis = ax(PREFIX + node.axis.name, node.axis.extent)
         inner = {**free, node.axis: axis}
         if isinstance(node, Fold):
-            return fold(node.kind, axis, respell(node.body, slots, swap, inner))
+            return fold(node.kind, axis, respell(node.body, slots, swap, inner), node.operand)
         if isinstance(node, Scan):
             return scan(node.kind, axis, respell(node.at, slots, swap, free), respell(node.body, slots, swap, inner))
-        return online(axis, respell(node.score, slots, swap, inner), respell(node.value, slots, swap, inner))
+        return online(
+            axis, respell(node.score, slots, swap, inner), respell(node.value, slots, swap, inner), node.operand
+        )
     return node
 
 
@@ -57,7 +59,7 @@ def same(actual: list[np.ndarray], expected: list[np.ndarray]) -> None:
 def test_normalize_keeps_the_meaning(body: Body):
     arrays = operands(body)
     normal, slots = normalize(body.outs, body.slots)
-    same(evaluate(normal, [arrays[s] for s in slots]), evaluate(body, arrays))
+    same(evaluate(normal, [arrays[s] for s in slots], SIZES), evaluate(body, arrays, SIZES))
 
 
 @given(bodies())
@@ -66,7 +68,7 @@ def test_normalize_is_idempotent(body: Body):
     again, slots = normalize(normal.outs, normal.slots)
     assert again.text == normal.text
     arrays = operands(normal)  # slots that are interchangeable may change places
-    same(evaluate(again, [arrays[s] for s in slots]), evaluate(normal, arrays))
+    same(evaluate(again, [arrays[s] for s in slots], SIZES), evaluate(normal, arrays, SIZES))
 
 
 @given(bodies(), st.booleans(), st.data())
@@ -78,7 +80,7 @@ def test_normalize_does_not_see_names_slots_or_operand_order(body: Body, swap: b
     assert again.text == normal.text
     arrays = operands(body)
     moved = [arrays[order[s]] for s in renumbered]
-    same(evaluate(again, moved), evaluate(normal, [arrays[s] for s in slots]))
+    same(evaluate(again, moved, SIZES), evaluate(normal, [arrays[s] for s in slots], SIZES))
 
 
 @st.composite
@@ -98,16 +100,16 @@ def chains(draw: st.DrawFn) -> tuple[Body, Body, int]:
 def test_composition_is_substitution(chain: tuple[Body, Body, int], keep: bool):
     producer, consumer, slot = chain
     free = operands(producer, seed=1)
-    made = evaluate(producer, free)[0]
+    made = evaluate(producer, free, SIZES)[0]
     other = operands(consumer, seed=2)[1 - slot]
-    expected = evaluate(consumer, [made, other] if slot == 0 else [other, made])
+    expected = evaluate(consumer, [made, other] if slot == 0 else [other, made], SIZES)
     # the common list: the producer's operands, then the consumer's other operand, then the value that is inlined
     tensors_ = [*producer.slots, consumer.slots[1 - slot], producer.outs[0].tensor]
     n = len(producer.slots)
     consumer_slots = [n + 1, n] if slot == 0 else [n, n + 1]
     body, order = compose(producer, 0, consumer, slot, range(n), consumer_slots, tensors_, keep)
     assert n + 1 not in order
-    same(evaluate(body, [[*free, other][k] for k in order]), [*expected, made] if keep else expected)
+    same(evaluate(body, [[*free, other][k] for k in order], SIZES), [*expected, made] if keep else expected)
 
 
 def test_operands_that_look_alike_are_ordered_by_their_other_uses():
