@@ -158,7 +158,7 @@ HOST_HELPERS: Final[dict[str, str]] = {
     **{
         f"copy{n}": f"{_F} void copy{n}(void* d, const void* s) {{ host_aligned(d, {n}); host_aligned(s, {n}); "
         f"memcpy(d, s, {n}); }}"
-        for n in (4, 8, 16)
+        for n in (1, 2, 4, 8, 16)
     },
     **{
         f"async_copy{n}": f"{_F} void async_copy{n}(void* d, const void* s, bool full) {{ "

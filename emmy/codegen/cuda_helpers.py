@@ -156,6 +156,14 @@ _FUNCTIONS: Final[dict[str, str]] = {
     return (T)(a >> (b < 0 || b > most ? most : b));
 }""",
     # memory
+    "copy1": f"""{_F} void copy1(void* d, const void* s) {{
+    *reinterpret_cast<unsigned char*>(d) = *reinterpret_cast<const unsigned char*>(s);
+}}""",
+    "copy2": f"""{_F} void copy2(void* d, const void* s) {{
+    *reinterpret_cast<unsigned short*>(d) = *reinterpret_cast<const unsigned short*>(s);
+}}""",
+    "zero1": f"{_F} void zero1(void* d) {{ *reinterpret_cast<unsigned char*>(d) = 0; }}",
+    "zero2": f"{_F} void zero2(void* d) {{ *reinterpret_cast<unsigned short*>(d) = 0; }}",
     "copy4": f"""{_F} void copy4(void* d, const void* s) {{
     *reinterpret_cast<unsigned*>(d) = *reinterpret_cast<const unsigned*>(s);
 }}""",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from emmy.codegen.expr import Code, call, compare, f32, select
-from emmy.ir.kernel import Assign, Bin, Lit, Var, X
+from emmy.ir.kernel import Assign, Bin, Lit, Target, X
 from emmy.ir.loop import Expr, Fold, Online, Scan
 
 INF: Final = float("inf")
@@ -60,7 +60,7 @@ def combined(kind: str, a: X, b: X) -> X:
     return call(word, a, b, type=a.type)
 
 
-def step(code: Code, e: Expr, state: Sequence[Var], values: Sequence[X]) -> None:
+def step(code: Code, e: Expr, state: Sequence[Target], values: Sequence[X]) -> None:
     """Takes one element: its value, or (score, value) of an online sum."""
     if isinstance(e, Online):
         merge(code, e, state, (values[0], values[1]))
@@ -76,7 +76,7 @@ def step(code: Code, e: Expr, state: Sequence[Var], values: Sequence[X]) -> None
     code.emit(Assign(acc, Bin("+", acc, Bin("*", delta, Bin("-", values[0], mean, "f32"), "f32"), "f32")))
 
 
-def merge(code: Code, e: Expr, state: Sequence[Var], other: Sequence[X]) -> None:
+def merge(code: Code, e: Expr, state: Sequence[Target], other: Sequence[X]) -> None:
     """`state` becomes the combination of both partial results."""
     if isinstance(e, Online):
         _merge_online(code, state, other)
@@ -98,7 +98,7 @@ def merge(code: Code, e: Expr, state: Sequence[Var], other: Sequence[X]) -> None
     code.emit(Assign(count, total))
 
 
-def _merge_online(code: Code, state: Sequence[Var], other: Sequence[X]) -> None:
+def _merge_online(code: Code, state: Sequence[Target], other: Sequence[X]) -> None:
     top, acc = state
     high = code.let_numbered("high", call("max", top, other[0], type="f32"))
     # while every score is -infinity the scale is exp(-inf - -inf): take 0, the sums are 0 too
@@ -109,7 +109,7 @@ def _merge_online(code: Code, state: Sequence[Var], other: Sequence[X]) -> None:
     code.emit(Assign(acc, scaled), Assign(top, high))
 
 
-def result(e: Expr, state: Sequence[Var]) -> X:
+def result(e: Expr, state: Sequence[Target]) -> X:
     """The fold's value in the end.  With no score above -infinity an online sum is NaN, as exp(-inf - -inf) is."""
     if isinstance(e, Online):
         return select(Bin("==", state[0], f32(-INF), "bool"), f32(float("nan")), state[1])

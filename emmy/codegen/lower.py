@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from emmy.codegen.families.attention import lower_attention
 from emmy.codegen.families.map import lower_map
+from emmy.codegen.families.mma import lower_mma
 from emmy.codegen.families.plain import lower_plain
+from emmy.codegen.families.row import lower_row
+from emmy.codegen.families.tile import lower_tile
 from emmy.codegen.scalar import Scalars
 from emmy.ir.kernel import Kernel
 from emmy.ir.loop import Body
@@ -14,7 +18,14 @@ from emmy.ir.schedule import Row
 from emmy.ir.target import Target
 
 Lower = Callable[[Body, Row, Scalars, str, str], Kernel]
-FAMILIES: Final[dict[str, Lower]] = {"map": lower_map, "plain": lower_plain}
+FAMILIES: Final[dict[str, Lower]] = {
+    "map": lower_map,
+    "row": lower_row,
+    "attention": lower_attention,
+    "mma": lower_mma,
+    "tile": lower_tile,
+    "plain": lower_plain,
+}
 
 
 def lower(

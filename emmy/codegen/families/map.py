@@ -66,7 +66,7 @@ class _Map:
 
     def _group(self, code: Code, root: Scope, q: X, whole: X) -> None:
         with code.when(lt(q, whole)) as inner:
-            scope = Scope(inner, root, {self.v.group: q}, guarded=True)
+            scope = Scope(inner, root, {self.v.group: q})
             if self.width == 1:
                 self.write_results.element(scope)
                 return
@@ -83,11 +83,11 @@ class _Map:
             with code.loop("r", self.repeats, unroll=0) as (body, r):
                 at = body.let("group", add(q, mul(convert(r, q.type), self.threads)))
                 if loading:
-                    scope = Scope(body, root, {self.v.group: at}, guarded=True)
+                    scope = Scope(body, root, {self.v.group: at})
                     self.write_results.load(scope, arrays, mul(r, self.width), lt(at, whole))
                     continue
                 with body.when(lt(at, whole)) as inner:
-                    scope = Scope(inner, root, {self.v.group: at}, guarded=True)
+                    scope = Scope(inner, root, {self.v.group: at})
                     if self.width == 1:
                         self.write_results.element(scope)
                     else:
@@ -101,7 +101,7 @@ class _Map:
         mine = compare("==", q, whole) if self.repeats == 1 else self._owns(q, whole)
         inner = Code(code.names)
         with inner.loop("u", convert(self.s.index(left, root), "i32")) as (body, u):
-            scope = Scope(body, root, {self.v.group: whole, self.v.lane: u}, guarded=True)
+            scope = Scope(body, root, {self.v.group: whole, self.v.lane: u})
             self.write_results.element(scope)
         code.emit(If(mine, tuple(inner.statements)))
 

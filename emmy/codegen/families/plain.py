@@ -42,7 +42,7 @@ def lower_plain(body: Body, row: Row, s: Scalars, name: str, comment: str) -> Ke
         outs: list[Out] = [body.outs[k] for k in ks]
         vectors = rewrite(outs, flatten, axes, group, lane)
         with code.when(lt(i, s.index(count, Scope(code)))) as inner:
-            scope = Scope(inner, Scope(code), {group: i}, guarded=True)
+            scope = Scope(inner, Scope(code), {group: i})
             Pointwise(s, outs, [s.results[k] for k in ks], vectors).element(scope)
     grid = (ceil_div(most, threads), const(1), const(1))
     return Kernel(name, comment, s.params, (), grid, threads, tuple(code.statements))

@@ -49,28 +49,39 @@ class Pointwise:
 
     def compute(self, scope: Scope, arrays: Arrays, at: X | int = 0) -> None:
         """All lanes of the scope's group, from the loaded vectors to the stores."""
-        outs = {
-            k: scope.code.declare(f"{self.results[k]}_v", self.outs[k].tensor.dtype, count=self.width)
-            for k, wide in enumerate(self.v.wide_stores)
-            if wide
-        }
+        outs = self.result_arrays(scope.code)
         with scope.code.loop("u", self.width, unroll=0) as (code, u):
             inner = Scope(code, scope, {self.v.lane: u})
             enter(inner, arrays, add(at, u))
-            for k, value in enumerate(self.v.values):
-                x = self.s.get(value, inner)
-                if k in outs:
-                    code.emit(Assign(elem(outs[k], u), convert(x, outs[k].type)))
-                else:
-                    self._store(k, inner, x)
-        for k, array in outs.items():
+            self.lane(code, inner, outs, u)
+        self.store_arrays(scope, outs)
+
+    def result_arrays(self, code: Code) -> dict[int, Var]:
+        """Register arrays for the results that are stored as vectors."""
+        return {
+            k: code.declare(f"{self.results[k]}_v", self.outs[k].tensor.dtype, count=self.width)
+            for k, wide in enumerate(self.v.wide_stores)
+            if wide
+        }
+
+    def lane(self, code: Code, scope: Scope, arrays: Mapping[int, Var], u: X) -> None:
+        """Every result at the scope's point: into its array at lane u, or to memory."""
+        for k, value in enumerate(self.v.values):
+            x = self.s.get(value, scope)
+            if k in arrays:
+                code.emit(Assign(elem(arrays[k], u), convert(x, arrays[k].type)))
+            else:
+                self._store(k, scope, x)
+
+    def store_arrays(self, scope: Scope, arrays: Mapping[int, Var]) -> None:
+        for k, array in arrays.items():
             start = self.s.index(self.v.stores[k], first_lane(scope, self.v.lane))
             store_run(scope.code, self.results[k], start, array, self.width)
 
 
 def first_lane(scope: Scope, lane: Ax) -> Scope:
     """The scope at lane 0, without what is known per lane."""
-    return Scope(scope.code, scope, {lane: i32(0)}, guarded=True)
+    return Scope(scope.code, scope, {lane: i32(0)})
 
 
 def guard_of(s: Scalars, scope: Scope, guards: Sequence[Guard]) -> X | None:
