@@ -1,7 +1,7 @@
 """Front ends: from a PyTorch module, a model file, a Hugging Face model or a line of code to Torch IR.
 
-`load` chooses by what the user named, `capture` takes a module; both give a `Program`.  `interpret` runs a program's
-graph with PyTorch (in float64 on request), `run_node` one node of it.
+`load` chooses by what the user named and `capture.capture` takes a module; both give a `Program`.  `interpret` runs a
+program's graph with PyTorch (in float64 on request), `run_node` one node of it.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from emmy.frontend.capture import capture
     from emmy.frontend.opaque import run_node
     from emmy.frontend.program import Program
     from emmy.frontend.reference import interpret
     from emmy.frontend.source import load
 
-__all__ = ["Program", "capture", "interpret", "load", "run_node"]
+__all__ = ["Program", "interpret", "load", "run_node"]
 
 
 def __getattr__(name: str) -> Any:
@@ -24,7 +23,6 @@ def __getattr__(name: str) -> Any:
 
     home = {
         "Program": "program",
-        "capture": "capture",
         "interpret": "reference",
         "load": "source",
         "run_node": "opaque",

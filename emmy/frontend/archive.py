@@ -14,14 +14,16 @@ these is checked first, by a rule of the form "this, and nothing else":
 from __future__ import annotations
 
 import ast
+import io
 import json
 import re
 import struct
 import zipfile
+import zlib
 from typing import IO, Any, Final
 
 from emmy.errors import ModelFileError
-from emmy.frontend.pickles import check_saved_tensors
+from emmy.frontend.pickles import check_plain
 
 MEMBERS: Final = re.compile(
     r"archive_format|archive_version|byteorder|version|\.data/(version|serialization_id)|\.format_version|"
@@ -29,6 +31,10 @@ MEMBERS: Final = re.compile(
     r"data/weights/(weight_\d+|model\.pt|model_weights_config\.json)|"
     r"data/constants/(tensor_\d+|model\.pt|model_constants_config\.json)|"
     r"data/sample_inputs/model\.pt|extra/[\w.\-]+"
+)
+# What torch.save writes.
+_SAVED: Final = re.compile(
+    r"data\.pkl|data/\d+|byteorder|version|\.data/serialization_id|\.format_version|\.storage_alignment"
 )
 # A compressed archive may grow to this many times its size; PyTorch itself never compresses.
 _GROWTH: Final = 20
@@ -117,6 +123,35 @@ def _check_layout(file: IO[bytes], infos: list[zipfile.ZipInfo], size: int, what
         end = info.header_offset + 30 + length + info.compress_size
 
 
+def read_member(archive: zipfile.ZipFile, name: str, what: str) -> bytes:
+    """The bytes of a member; ModelFileError where they are missing or damaged."""
+    try:
+        return archive.read(name)
+    except KeyError as e:
+        raise ModelFileError(f"{what} lacks {name}", "save it with torch.export.save") from e
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as e:
+        raise ModelFileError(f"{what}: {name} is damaged: {e}", "save or download it again") from e
+
+
+def check_saved_tensors(data: bytes, what: str) -> None:
+    """ModelFileError unless `data` is what `torch.save` writes for plain tensors: a zip with one plain pickle."""
+    with open_strict(io.BytesIO(data), what) as archive:
+        names = archive.namelist()
+        pickles = [n for n in names if n.endswith("/data.pkl")]
+        if len(pickles) != 1 or not all(_saved_member(n) for n in names):
+            raise ModelFileError(f"{what} is not what torch.save writes for tensors", "save the model again")
+        check_plain(read_member(archive, pickles[0], what), what)
+
+
+def _saved_member(name: str) -> bool:
+    inner = name.partition("/")[2]
+    return bool(
+        re.fullmatch(
+            r"data\.pkl|data/\d+|byteorder|version|\.data/serialization_id|\.format_version|\.storage_alignment", inner
+        )
+    )
+
+
 def check_archive(archive: zipfile.ZipFile, what: str) -> None:
     """ModelFileError unless the archive is one that `torch.export.load` can be trusted with."""
     roots = {n.split("/")[0] for n in archive.namelist()}
@@ -131,20 +166,19 @@ def check_archive(archive: zipfile.ZipFile, what: str) -> None:
             )
     for name in archive.namelist():
         if name.endswith(".pt"):
-            check_saved_tensors(archive.read(name), f"{what} ({name})")
+            check_saved_tensors(read_member(archive, name, what), f"{what} ({name})")
         elif name.endswith("_config.json"):
             _check_payload_config(_json(archive, name, what), archive, name, root, what)
     _Graph(what).check(_json(archive, f"{root}models/model.json", what))
 
 
 def _json(archive: zipfile.ZipFile, name: str, what: str) -> Any:
+    if name in archive.NameToInfo and archive.getinfo(name).file_size > _JSON_LIMIT:
+        raise ModelFileError(f"{what}: {name} is larger than {_JSON_LIMIT} bytes", "it is no model")
+    data = read_member(archive, name, what)
     try:
-        if archive.getinfo(name).file_size > _JSON_LIMIT:
-            raise ModelFileError(f"{what}: {name} is larger than {_JSON_LIMIT} bytes", "it is no model")
-        return json.loads(archive.read(name))
-    except KeyError as e:
-        raise ModelFileError(f"{what} lacks {name}", "save it with torch.export.save") from e
-    except (ValueError, RecursionError, zipfile.BadZipFile) as e:
+        return json.loads(data)
+    except (ValueError, RecursionError) as e:
         raise ModelFileError(f"{what}: {name} is damaged: {e}", "save or download it again") from e
 
 
@@ -162,7 +196,7 @@ def _check_payload_config(config: Any, archive: zipfile.ZipFile, name: str, root
         if member not in archive.NameToInfo:
             raise ModelFileError(f"{what} lacks {member.removeprefix(root)}", "save or download it again")
         if payload.get("use_pickle") is not False:
-            check_saved_tensors(archive.read(member), f"{what} ({target})")
+            check_saved_tensors(read_member(archive, member, what), f"{what} ({target})")
 
 
 class _Graph:

@@ -12,6 +12,7 @@ import inspect
 import logging
 import os
 import traceback
+import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,22 +28,34 @@ from emmy.frontend.symbolic import SizeNames
 from emmy.ir.graph import Graph, Input, InputKind, Output, Ref, ScalarInput, SizeVar
 
 
-def as_module(function: Callable[..., Any]) -> nn.Module:
-    """A module whose forward is `function`, with its parameter names."""
+def as_module(function: Callable[..., Any], count: int) -> nn.Module:
+    """A module whose forward is `function`, with its parameter names (x, y, z … for a builtin of `count` operands)."""
     if isinstance(function, nn.Module):
         return function
-    signature = inspect.signature(function)
-    self_ = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    parameters = [p.replace(kind=inspect.Parameter.POSITIONAL_ONLY) if p.kind is p.POSITIONAL_ONLY else p
-                  for p in signature.parameters.values()]  # fmt: skip
+    signature = _signature(function, count)
+    called = function
+    if isinstance(function, types.FunctionType):
+        # the exporter keeps only stack frames called `forward`, and the user's lines are in this one
+        code = function.__code__.replace(co_name="forward")
+        called = types.FunctionType(code, function.__globals__, "forward", function.__defaults__, function.__closure__)
+        called.__kwdefaults__ = function.__kwdefaults__
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
+        return called(*args, **kwargs)
 
-    forward.__signature__ = signature.replace(parameters=[self_, *parameters])  # type: ignore[attr-defined]
-    made = type(getattr(function, "__name__", "function"), (nn.Module,), {"forward": forward})()
+    self_ = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    forward.__signature__ = signature.replace(parameters=[self_, *signature.parameters.values()])  # type: ignore[attr-defined]
+    made = type(_name_of(function), (nn.Module,), {"forward": forward})()
     assert isinstance(made, nn.Module)
     return made
+
+
+def _signature(function: Callable[..., Any], count: int) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except ValueError:
+        names = [*"xyzw", *(f"x{k}" for k in range(count))][:count]
+        return inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names])
 
 
 def capture(
@@ -62,7 +75,7 @@ def capture(
         UnsupportedError: control flow or sizes that depend on data, complex or sparse tensors; names the user's line.
         UsageError: the module does not run on these arguments.
     """
-    module = as_module(module_or_fn)
+    module = as_module(module_or_fn, len(args))
     with quiet():
         exported = _export(module, args, dict(kwargs or {}), dynamic_shapes)
     return from_exported(exported, args, dict(kwargs or {}), module, name or _name_of(module_or_fn))

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from emmy.errors import ModelFileError, UsageError
-from emmy.frontend.archive import check_archive, open_strict
+from emmy.frontend.archive import check_archive, open_strict, read_member
 from emmy.frontend.capture import capture, from_exported, quiet
 from emmy.frontend.dtypes import TO_TORCH
 from emmy.frontend.pickles import globals_of, is_plain
@@ -76,7 +76,7 @@ def _load_zip(file: IO[bytes], what: str, name: str, trusted: bool, inputs: str 
             raise ModelFileError(f"{what} is a TorchScript archive", f"TorchScript is not read; {_EXPORT}")
         elif "data.pkl" in inner:
             pickled = [n for n in names if n.partition("/")[2] == "data.pkl"]
-            found = _globals(archive.read(pickled[0]), what)
+            found = _globals(read_member(archive, pickled[0], what), what)
             return _load_module(file, what, name, trusted, inputs, found)
         else:
             raise ModelFileError(f"{what} is a zip archive, but no PyTorch model", _EXPORT)
@@ -123,14 +123,16 @@ def _load_exported(file: IO[bytes], what: str, name: str) -> Program:
     try:
         with quiet():
             exported = torch.export.load(file)
-    except (RuntimeError, ValueError, AssertionError, KeyError, TypeError, AttributeError, NotImplementedError) as e:
+        # PyTorch would compile these strings from the file into a guard; the compiler checks shapes itself
+        exported._guards_code = []
+        return from_exported(exported, module=Exported(exported), name=name)
+    except (
+        RuntimeError, ValueError, AssertionError, LookupError, TypeError, AttributeError, NotImplementedError,
+    ) as e:  # fmt: skip
         raise ModelFileError(
             f"{what} cannot be loaded by this PyTorch ({torch.__version__}): {type(e).__name__}: {str(e)[:200]}",
             "export it again with this version; on the CPU if the machine has no GPU",
         ) from e
-    # PyTorch would compile these strings from the file into a guard; the compiler checks shapes itself
-    exported._guards_code = []
-    return from_exported(exported, module=Exported(exported), name=name)
 
 
 class Exported:

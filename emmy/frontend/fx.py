@@ -37,7 +37,7 @@ _INLINED: Final = (
 _EFFECT_FREE: Final = ("_assert", "sym_constrain_range", "_functional_assert", "_functional_sym_constrain_range")
 # Arguments that say where or how PyTorch stores a tensor, which the compiler decides itself.
 _PLACEMENT: Final = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
-_LIBRARY: Final = os.path.dirname(torch.__file__) + os.sep
+_LIBRARY: Final = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n?([^\n]*)')
 
 

@@ -81,9 +81,8 @@ def load_hf(
     where = id_or_dir.rstrip("/").split("/")[-1]
     name = where if layer is None else f"{where}.layer{layer}"
     program = capture(model, args, name=name)
-    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     fill = filler(files, getattr(config, "initializer_range", 0.02), seed)
-    weights = LazyWeights(program.weights, fill, parameters)
+    weights = LazyWeights(program.weights, fill, tied(model))
     return replace(program, weights=weights, module=Materialized(model, weights), notes=notes)
 
 
@@ -218,7 +217,7 @@ def instrument(model: Any, o: Options) -> tuple[torch.Tensor, ...]:
     config, generator = model.config, torch.Generator().manual_seed(o.seed)
     run, dtype = model.forward, TO_TORCH[o.dtype]
     image = model.main_input_name == "pixel_values"
-    if image and o.cache_len is not None:
+    if o.cache_len is not None and not _decodes(config):
         raise UsageError(f"--cache-len: {type(model).__name__} has no key-value cache")
     length = 1 if o.cache_len is not None else o.seq_len
     if image:
@@ -257,6 +256,12 @@ def instrument(model: Any, o: Options) -> tuple[torch.Tensor, ...]:
     forward.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in examples])  # type: ignore[attr-defined]
     model.forward = forward
     return tuple(examples.values())
+
+
+def _decodes(config: Any) -> bool:
+    """True for a model that generates text token by token."""
+    generates = any("CausalLM" in a or "LMHead" in a for a in config.architectures or ())
+    return generates or bool(getattr(config, "is_decoder", False))
 
 
 def _check_length(config: Any, o: Options) -> None:
@@ -305,6 +310,14 @@ def _cache_arguments(run: Callable[..., Any], config: Any, state: tuple[torch.Te
     return {name: cache, "use_cache": True}
 
 
+def tied(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Every parameter's name -> all names of that parameter, in the model's order (several where weights are tied)."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return {name: tuple(group) for group in names.values() for name in group}
+
+
 @dataclass(frozen=True)
 class Materialized:
     """The eager model; its weights get their values before the first call."""
@@ -343,17 +356,20 @@ def checkpoint_tensors(folder: Path, model: Any) -> dict[str, tuple[Path, str]]:
     return table
 
 
-def filler(files: Mapping[str, tuple[Path, str]], std: float, seed: int) -> Callable[[str, torch.Tensor], None]:
-    """What writes a parameter's value: from its file, or (no files at all) at random from the seed and its name.
+def filler(
+    files: Mapping[str, tuple[Path, str]], std: float, seed: int
+) -> Callable[[tuple[str, ...], torch.Tensor], None]:
+    """What writes a parameter's value: from its file, or (no files at all) at random from the seed and its first name.
 
     Random matrices and biases are normal with deviation `std`, as the models initialize matrices; vectors called
     `weight` (norms) are 1 plus that with deviation 0.1, so that a forgotten scale is seen.
     """
 
-    def fill(name: str, tensor: torch.Tensor) -> None:
+    def fill(names: tuple[str, ...], tensor: torch.Tensor) -> None:
         if files:
-            _read(files, name, tensor)
+            _read(files, names, tensor)
             return
+        name = names[0]
         digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
         norm = tensor.ndim == 1 and name.endswith("weight")
@@ -363,12 +379,12 @@ def filler(files: Mapping[str, tuple[Path, str]], std: float, seed: int) -> Call
     return fill
 
 
-def _read(files: Mapping[str, tuple[Path, str]], name: str, tensor: torch.Tensor) -> None:
+def _read(files: Mapping[str, tuple[Path, str]], names: tuple[str, ...], tensor: torch.Tensor) -> None:
     from safetensors import safe_open
 
-    found = files.get(name)
+    found = next((files[n] for n in names if n in files), None)
     if found is None:
-        raise ModelFileError(f"the checkpoint lacks {name}", "it does not fit this architecture; download it again")
+        raise ModelFileError(f"the checkpoint lacks {names[0]}", "it does not fit this architecture; download it again")
     with safe_open(found[0], framework="pt") as f:
         value = f.get_tensor(found[1])
     if value.shape != tensor.shape:

@@ -6,11 +6,8 @@ A pickle is a program for a stack machine; what it can do beyond building contai
 
 from __future__ import annotations
 
-import io
 import pickletools
 import re
-import zipfile
-from collections.abc import Iterable
 from typing import Final
 
 from emmy.errors import ModelFileError
@@ -37,9 +34,6 @@ _DTYPE: Final = re.compile(r"torch\.(u?int(8|16|32|64)|(b?float)(16|32|64)|bool)
 _STRINGS: Final = ("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "STRING", "BINSTRING", "SHORT_BINSTRING")
 # Instructions that hold no value on the stack's top, so that two strings before STACK_GLOBAL stay the last two.
 _SILENT: Final = ("MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "FRAME", "PROTO")
-_MEMBERS: Final = re.compile(
-    r"data\.pkl|data/\d+|byteorder|version|\.data/serialization_id|\.format_version|\.storage_alignment"
-)
 _UNREADABLE: Final = "?.?"
 
 
@@ -92,29 +86,3 @@ def check_plain(data: bytes, what: str) -> None:
             f"{what} holds a pickle that would call {', '.join(hostile[:3])}",
             "only plain tensors are read from a model file; do not open it unless you trust who made it",
         )
-
-
-def check_saved_tensors(data: bytes, what: str) -> None:
-    """ModelFileError unless `data` is what `torch.save` writes for plain tensors: a zip with one plain pickle."""
-    from emmy.frontend.archive import open_strict
-
-    with open_strict(io.BytesIO(data), what) as archive:
-        names = archive.namelist()
-        pickles = [n for n in names if n.endswith("/data.pkl")]
-        if len(pickles) != 1 or not all(_saved_member(n) for n in names):
-            raise ModelFileError(f"{what} is not what torch.save writes for tensors", "save the model again")
-        check_plain(archive.read(pickles[0]), what)
-
-
-def _saved_member(name: str) -> bool:
-    inner = name.partition("/")[2]
-    return bool(
-        re.fullmatch(
-            r"data\.pkl|data/\d+|byteorder|version|\.data/serialization_id|\.format_version|\.storage_alignment", inner
-        )
-    )
-
-
-def names_in(archive: zipfile.ZipFile, members: Iterable[str]) -> set[str]:
-    """Globals of several pickles of an archive."""
-    return {g for m in members for g in globals_of(archive.read(m))}

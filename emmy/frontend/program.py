@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,25 +15,28 @@ from emmy.ir.graph import Graph, Input, ScalarInput
 class LazyWeights(Mapping[str, torch.Tensor]):
     """Weights that get their values when they are first read.
 
-    The tensors exist from the start but no page of them is touched until `fill(name, tensor)` writes it, so a model of
-    16 GB can be captured in little memory.  Only the names in `unwritten` are filled; the others have their values.
+    The tensors exist from the start but no page of them is touched until `fill(names, tensor)` writes it, so a model of
+    16 GB can be captured in little memory.  `unwritten` gives for each name to be filled all names of that tensor (tied
+    weights have several; it is filled once); the other tensors have their values.
     """
 
     def __init__(
         self,
         tensors: Mapping[str, torch.Tensor],
-        fill: Callable[[str, torch.Tensor], None],
-        unwritten: Iterable[str],
+        fill: Callable[[tuple[str, ...], torch.Tensor], None],
+        unwritten: Mapping[str, tuple[str, ...]],
     ) -> None:
         self._tensors = dict(tensors)
         self._fill = fill
-        self._unwritten = set(unwritten)
+        self._unwritten = dict(unwritten)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         tensor = self._tensors[name]
-        if name in self._unwritten:
-            self._fill(name, tensor)
-            self._unwritten.remove(name)
+        names = self._unwritten.get(name)
+        if names is not None:
+            self._fill(names, tensor)
+            for n in names:
+                del self._unwritten[n]
         return tensor
 
     def __iter__(self) -> Iterator[str]:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from typing import TYPE_CHECKING
+
 from emmy.errors import UsageError
-from emmy.frontend.program import Program
+
+if TYPE_CHECKING:
+    from emmy.frontend.program import Program
 
 
 def load(
@@ -59,6 +63,6 @@ def load(
 
 
 def _refuse(options: Mapping[str, object], what: str) -> None:
-    wrong = [f"--{k.replace('_', '-')}" for k, v in options.items() if v not in (None, False)]
+    wrong = [f"--{k.replace('_', '-')}" for k, v in options.items() if v is not None and v is not False]
     if wrong:
         raise UsageError(f"{' '.join(wrong)} does not fit {what}", "leave it out")
