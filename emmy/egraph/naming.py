@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from emmy.egraph.loading import ORD_GAP
 from emmy.egraph.numbering import Numbering
 from emmy.ir.graph import Graph
 from emmy.ir.tensor import Program
@@ -38,11 +37,10 @@ def op_name(aten: str) -> str:
 
 
 class Names:
-    """Which Torch node each numbered tensor belongs to, by its place in the order of definition."""
+    """Which Torch node each numbered tensor belongs to."""
 
     def __init__(self, graph: Graph, program: Program, numbering: Numbering) -> None:
         self.graph, self.numbering = graph, numbering
-        self.origin = {t.id: t.origin for t in program.terms}
         self.input_names: dict[int, str] = {}
         self.final: dict[int, int] = {}
         by_origin: dict[int, int] = {}
@@ -55,8 +53,21 @@ class Names:
         for origin, term_id in by_origin.items():
             if origin >= 0:
                 self.final[numbering.numbers[term_id]] = origin
+        self.inner = self._inner_owners()
         self._used: dict[str, int] = {}
         self._names: dict[int, str] = {}
+
+    def _inner_owners(self) -> dict[int, int]:
+        """A value inside an operation belongs to the first operation in order that reads it."""
+        order, found = self.numbering.order, dict(self.final)
+        for p in sorted(self.numbering.prims, key=lambda p: (-order.get(p.result, 0), -p.id)):
+            owner = found.get(p.result)
+            if owner is None:
+                continue
+            for x in p.operands:
+                if x not in self.final and x not in self.input_names and order.get(x, 0) < order[p.result]:
+                    found[x] = owner
+        return found
 
     def _opaque_name(self, term: int, program: Program) -> str:
         for call in program.opaque:
@@ -68,10 +79,7 @@ class Names:
 
     def owner(self, tensor: int) -> int:
         """Index of the Torch node that the tensor is (a part of), -1 for none."""
-        if tensor in self.final:
-            return self.final[tensor]
-        term = -(-self.numbering.order.get(tensor, 0) // ORD_GAP) - 1
-        return self.origin.get(term, -1)
+        return self.inner.get(tensor, -1)
 
     def tensor(self, number: int) -> str:
         """A name for the buffer of a tensor, unique in the program."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from textwrap import indent
 
 from emmy.egraph.egg import rules_in
 from emmy.egraph.numbering import Prim
@@ -24,12 +25,12 @@ def show_ir(s: Saturation, ir: str) -> str:
         return show_torch(s.program.graph)
     if ir == "tensor":
         return show_tensor(tensor_rows(s))
-    return "\n\n".join(f"=== {i}: {name} ===\n{text}" for i, (name, text) in enumerate(_launches(s, ir)))
+    return "\n\n".join(_titled(i, c.name, launch_text(s, c, ir), ir) for i, c in enumerate(s.launches))
 
 
-def _launches(s: Saturation, ir: str) -> Iterator[tuple[str, str]]:
-    for c in s.launches:
-        yield c.name, launch_text(s, c, ir)
+def _titled(i: int, name: str, text: str, ir: str) -> str:
+    """The title is a comment in CUDA, so that what is printed compiles."""
+    return f"// === {i}: {name} ===\n{text}" if ir == "cuda" else f"=== {i}: {name} ===\n{indent(text, '    ')}"
 
 
 def launch_text(s: Saturation, c: Chosen, ir: str) -> str:
@@ -50,47 +51,56 @@ def launch_text(s: Saturation, c: Chosen, ir: str) -> str:
     return c.source
 
 
-def tensor_rows(s: Saturation) -> list[tuple[str, Tensor, str, Sequence[object], Sequence[tuple[str, Tensor]]]]:
-    """One decomposition of the program: for every tensor that the outputs need, its first primitive row."""
-    numbering, names = s.model.numbering, Names(s.program.graph, s.tensor, s.model.numbering)
+TensorRow = tuple[str, Tensor, str, Sequence[object], Sequence[tuple[str, Tensor]]]
+
+
+def tensor_rows(s: Saturation) -> list[TensorRow]:
+    """Tensor IR of the chosen derivation: for every tensor that the outputs need, the primitive row that makes it."""
+    from emmy.inspect.derivation import derive
+
+    numbering, derivation = s.model.numbering, derive(s)
     made: dict[int, Prim] = {}
     for p in numbering.prims:
         if all(numbering.order[x] < numbering.order[p.result] for x in p.operands):
             best = made.get(p.result)
             if best is None or _rank(p) < _rank(best):
                 made[p.result] = p
+    made.update(derivation.prims)
     needed: set[int] = set()
-    stack = list(s.model.outputs)
+    stack = [*s.model.outputs, *(numbering.numbers[x] for o in s.opaque for x in o.call.operands)]
     while stack:
         t = stack.pop()
         if t in needed or t not in made:
             continue
         needed.add(t)
         stack.extend(made[t].operands)
+    rows = [made[t] for t in sorted(needed, key=lambda t: (numbering.order[t], t))]
+    return _named(s, rows, derivation.names)
+
+
+def tensor_lines(s: Saturation, rows: Sequence[Prim], names: Names) -> list[str]:
+    """Primitive rows as Tensor IR text."""
+    return show_tensor(_named(s, rows, names)).splitlines()
+
+
+def _named(s: Saturation, rows: Sequence[Prim], names: Names) -> list[TensorRow]:
+    tensors = s.model.numbering.tensors
+    scalars = {p.result: str(p.args[0]) for p in s.model.numbering.prims if p.kind == "Full" and not tensors[p.result].shape}
+    inputs = {i.name: f"inputs.{i.name}" for i in s.program.graph.inputs if i.kind == "user"}
 
     def name(t: int) -> str:
-        p = made.get(t)
-        if p is not None and p.kind == "Full" and not numbering.tensors[t].shape:
-            return str(p.args[0])
-        return names.tensor(t) if t not in names.input_names else _input(s, names.input_names[t])
+        return scalars.get(t) or inputs.get(names.tensor(t), names.tensor(t))
 
-    rows = []
-    for t in sorted(needed, key=lambda t: (numbering.order[t], t)):
-        p = made[t]
-        if p.kind == "Full" and not numbering.tensors[t].shape:
-            continue
-        operands = [(name(x), numbering.tensors[x]) for x in p.operands]
-        rows.append((name(t), numbering.tensors[t], p.kind, [a for a in p.args if not isinstance(a, tuple)], operands))
-    return rows
+    return [
+        (name(p.result), tensors[p.result], p.kind, [a for a in p.args if not isinstance(a, tuple)],
+         [(name(x), tensors[x]) for x in p.operands])
+        for p in rows
+        if p.result not in scalars
+    ]  # fmt: skip
 
 
 def _rank(p: Prim) -> tuple[bool, int]:
     return p.kind in ("Map", "As"), p.id
-
-
-def _input(s: Saturation, name: str) -> str:
-    kinds = {i.name: i.kind for i in s.program.graph.inputs}
-    return f"inputs.{name}" if kinds.get(name) == "user" else name
 
 
 # ---- the report

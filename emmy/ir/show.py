@@ -65,10 +65,15 @@ def show_torch(graph: Graph) -> str:
     lines += [f'  let {i.name}: {tensor_text(i.tensor)} = load("{i.target}");' for i in rest]
     lines += [f"  let {n.name}_c{k}: f32[1] = {v};" for n, k, v in literals]
     for n in graph.nodes:
-        results = ", ".join(tensor_text(t) for t in n.results)
-        lines.append(f"  let {n.name}: {results if len(n.results) == 1 else f'({results})'} = {_call(n, names)};")
+        lines.append(f"  {call_text(n, names)}")
     lines += [f"  Outputs {{ {', '.join(_ident(n) for _, n in outs)} }}", "}"]
     return "\n".join(lines)
+
+
+def call_text(n: Node, names: Mapping[str, str]) -> str:
+    """One node: `let exp: f32[8] = exp(neg);`.  `names` are spellings of inputs."""
+    results = ", ".join(tensor_text(t) for t in n.results)
+    return f"let {n.name}: {results if len(n.results) == 1 else f'({results})'} = {_call(n, names)};"
 
 
 def _ident(name: str) -> str:
