@@ -125,7 +125,6 @@ class Egg:
     graph: Any = field(default_factory=bindings.EGraph)
     signatures: dict[str, Signature] = field(default_factory=dict)
     rules: dict[str, str] = field(default_factory=dict)
-    _dir: Any = field(default_factory=lambda: tempfile.TemporaryDirectory(prefix="emmy-egg-"))
 
     def load(self, *paths: Path) -> None:
         for path in paths:
@@ -184,21 +183,23 @@ class Egg:
         return [command[0], premises, actions + extra, *command[3:]]
 
     def _include(self, text: str) -> None:
-        path = Path(self._dir.name) / "rules.egg"
-        path.write_text(text)
-        try:
-            self.graph.run_program(bindings.Include(_SPAN, str(path)))
-        except bindings.EggSmolError as e:
-            raise EggError(f"egglog refused a rule: {e}", "run the rule file through `egglog` to locate it") from e
+        with tempfile.TemporaryDirectory(prefix="emmy-egg-") as folder:
+            path = Path(folder) / "rules.egg"
+            path.write_text(text)
+            try:
+                self.graph.run_program(bindings.Include(_SPAN, str(path)))
+            except bindings.EggSmolError as e:
+                raise EggError(f"egglog refused a rule: {e}", "run the rule file through `egglog` to locate it") from e
 
     def facts(self, relation: str, rows: Iterable[Sequence[object]]) -> int:
         """Load rows into a relation (or function: last column is its value).  Returns how many."""
         lines = ["\t".join(map(str, row)) for row in rows]
         if not lines:
             return 0
-        path = Path(self._dir.name) / "facts.tsv"
-        path.write_text("\n".join(lines) + "\n")
-        self.graph.run_program(bindings.Input(_SPAN, relation, str(path)))
+        with tempfile.TemporaryDirectory(prefix="emmy-egg-") as folder:
+            path = Path(folder) / "facts.tsv"
+            path.write_text("\n".join(lines) + "\n")
+            self.graph.run_program(bindings.Input(_SPAN, relation, str(path)))
         return len(lines)
 
     def run(self, ruleset: str, *, saturate: bool = False) -> Any:
