@@ -23,7 +23,7 @@ from emmy.codegen.ranges import NARROW, Ranges
 from emmy.ir.dtype import DTYPES, register
 from emmy.ir.kernel import Assign, Bin, Call, Declare, If, Lit, Param, Un, Var, X
 from emmy.ir.kernel import Load as LoadX
-from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Scan, Size, Tensor
+from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Scan, Size, Tensor, op
 
 _COMPARE = {"lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 _LOGIC = {"and": "&&", "or": "||", "xor": "!="}
@@ -222,6 +222,10 @@ class Scalars:
             return self._where(e, scope)
         if e.name == "cast":
             return self._cast(e, scope)
+        if e.name == "div" and e.type == "f32" and e.args[1].has_fold:
+            divisor = scope.home(e.args[1], self.reads(e.args[1]))
+            if divisor is not scope:
+                return self._scaled(e, scope, divisor)
         args = [self.get(a, scope) for a in e.args]
         if e.name in _COMPARE and e.args[0].type == "i64":
             x = compare(_COMPARE[e.name], *_same_width(args[0], args[1]))
@@ -230,6 +234,16 @@ class Scalars:
             x = self._integer(e, args)
             return x if isinstance(x, Lit | Var) else scope.code.let_numbered("v", x)
         return scope.code.let_numbered("v", self._computed(e, args))
+
+    def _scaled(self, e: Op, scope: Scope, outer: Scope) -> X:
+        """Division of many elements by one folded value: by its reciprocal, which is off by 1.5 ulp at most.
+
+        The reciprocal and the product are each rounded once (half an ulp); zero, infinity and NaN come out as from a
+        division, a denormal divisor gives infinity.
+        """
+        reciprocal = op("recip", e.args[1], dtype="f32")
+        x, r = self.get(e.args[0], scope), self.get(reciprocal, outer)
+        return scope.code.let_numbered("v", Bin("*", _as(x, "f32"), r, "f32"))
 
     def _integer(self, e: Op, args: list[X]) -> X:
         """i64 arithmetic: on 32 bits where operands and result are known to be small; wrapping only on loaded values."""

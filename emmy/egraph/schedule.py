@@ -15,6 +15,7 @@ from emmy.egraph.egg import Egg
 from emmy.egraph.families import attention, contraction
 from emmy.egraph.families import map as maps
 from emmy.egraph.families import plain
+from emmy.egraph.families import row as reduced
 from emmy.ir.config import KernelConfig
 from emmy.ir.loop import Body
 from emmy.ir.schedule import Row, Scheduled
@@ -55,6 +56,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
         ("MmaRing", "MmaBands"),
     ),
     Family("tile", "tile.egg", contraction.tile_facts, "Tile", contraction.tile_rows, contraction.tile_config, ("TileRing",)),
+    Family("row", "row.egg", reduced.facts, "Row", reduced.rows, reduced.config),
     Family("plain", "plain.egg", plain.facts, "Plain", plain.rows, plain.config),
 )
 

@@ -27,7 +27,7 @@ from emmy.ir.kernel import Assign, Builtin, Kernel, Lit, Var, X
 from emmy.ir.loop import Body, Const, Expr, const
 from emmy.ir.schedule import Row
 from emmy.ir.views.map_view import Staged, Vectors
-from emmy.ir.views.row_view import Pass, Passes, RowView, across_rows, kept, passes, row_view
+from emmy.ir.views.row_view import Pass, Passes, RowView, across_rows, kept, needs, passes, row_view
 
 
 def lower_row(body: Body, row: Row, s: Scalars, name: str, comment: str) -> Kernel:
@@ -207,7 +207,8 @@ class _Rows:
         """Each element of a visited vector: its scope, its lane, and its index in held arrays."""
         scope = visit.scope
         arrays = visit.arrays or (self._vectors(scope, p, None) if p.width > 1 else [])
-        arrays = arrays + [(s, self.held.loads[s], visit.at) for s in p.staged if s in self.held.loads]
+        held = [s for s in p.staged if s in self.held.loads and self._used(s, p)]
+        arrays = arrays + [(s, self.held.loads[s], visit.at) for s in held]
         if p.width == 1:
             _enter(scope, arrays, i32(0))
             yield scope, i32(0), visit.at
@@ -216,6 +217,11 @@ class _Rows:
             inner = Scope(body, scope, {p.lane: u})
             _enter(inner, arrays, u)
             yield inner, u, add(visit.at, u)
+
+    def _used(self, staged: Staged, p: Pass) -> bool:
+        """True when the pass needs the load itself, not only an element that was computed from it before."""
+        at = [*self.p.reducing, *self.p.sweeps].index(p)
+        return any(needs(v, staged.load, self.first_computed, at) for v in p.values)
 
     # -- folds
 

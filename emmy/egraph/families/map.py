@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from emmy.ir.config import KernelConfig
 from emmy.ir.dtype import dtype
 from emmy.ir.evaluate import integer
-from emmy.ir.loop import Body
+from emmy.ir.loop import Body, Expr
 from emmy.ir.schedule import Row, Tile, Work
 from emmy.ir.target import Target
 from emmy.ir.views.map_view import MapView, access_bytes, map_view, vectors
@@ -34,18 +35,26 @@ def rows(found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, Row]]:
         yield body, Row(Work("t", (threads,)), Tile(fragment=fragment))
 
 
-def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> KernelConfig:
+@lru_cache(maxsize=512)
+def _shape(body: Body, width: int) -> tuple[Expr, int, int]:
+    """Points, bytes of the loads that move as vectors for each of them, and the narrowest vector's bytes."""
     view = map_view(body)
     assert isinstance(view, MapView)
-    repeats, width = (1, 1, *row.tile.fragment)[-2:] if row.tile.fragment else (1, 1)
-    points, tile = integer(view.count, sizes), row.work.threads * repeats * width
     staged = vectors(view, width).staged if width > 1 else ()
-    held = sum(-(-width * repeats * dtype(s.load.dtype).bytes // 4) for s in staged)
+    narrowest = min(16, min(access_bytes(view, width), default=4)) if width > 1 else 4
+    return view.count, sum(dtype(s.load.dtype).bytes for s in staged), narrowest
+
+
+def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> KernelConfig:
+    repeats, width = (1, 1, *row.tile.fragment)[-2:] if row.tile.fragment else (1, 1)
+    count, element_bytes, vector = _shape(body, width)
+    points, tile = integer(count, sizes), row.work.threads * repeats * width
+    held = -(-width * repeats * element_bytes // 4)
     return KernelConfig(
         "map",
         row.work.threads,
         max(1, -(-points // tile)),
         tile_n=tile,
-        vector=min(16, min(access_bytes(view, width), default=4)) if width > 1 else 4,
+        vector=vector,
         registers=min(255, 24 + held + 2 * width),
     )

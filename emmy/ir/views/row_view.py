@@ -222,7 +222,7 @@ def kept(p: Passes) -> tuple[dict[Staged, int], dict[Expr, int]]:
     seen: set[Load] = set()
     for n, a in enumerate(p.reducing):
         for s in a.staged:
-            again = any(_needs(v, s.load, computed, m) for m, v in _later(order, n))
+            again = any(needs(v, s.load, computed, m) for m, v in _later(order, n))
             # reached under other conditions elsewhere: those passes read it themselves
             same = all(t == s for b in order for t in b.staged if t.load is s.load)
             if s.load not in seen and again and same:
@@ -242,7 +242,7 @@ def _later(order: Sequence[Pass], n: int) -> list[tuple[int, Expr]]:
     ]
 
 
-def _needs(root: Expr, node: Load, computed: dict[Expr, int], at: int) -> bool:
+def needs(root: Expr, node: Load, computed: dict[Expr, int], at: int) -> bool:
     """True when pass `at` reads `node` other than through an element that an earlier pass kept."""
     if root in computed and computed[root] < at:
         return False
@@ -250,7 +250,7 @@ def _needs(root: Expr, node: Load, computed: dict[Expr, int], at: int) -> bool:
         return True
     if isinstance(root, Fold | Online | Scan):
         return False
-    return any(_needs(c, node, computed, at) for c in root.children)
+    return any(needs(c, node, computed, at) for c in root.children)
 
 
 def _costly(e: Expr) -> bool:
@@ -272,4 +272,4 @@ def across_rows(view: RowView) -> bool:
     return across > along
 
 
-__all__ = ["Pass", "Passes", "RowFold", "RowView", "across_rows", "kept", "passes", "row_view"]
+__all__ = ["Pass", "Passes", "RowFold", "RowView", "across_rows", "kept", "needs", "passes", "row_view"]
