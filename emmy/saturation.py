@@ -153,8 +153,7 @@ def saturate_program(
         environ={} if options.golden is None else {"EMMY_GOLDEN_FILE": options.golden},
     )  # fmt: skip
     selection = Selection(model, options.target, sizes, regime, evidence, options.pins, options.held)
-    selection.schedule()
-    clock("schedule", selection)
+    clock("evidence", selection)
     names = Names(program.graph, tensor, model.numbering)
     builder = _Kernels(program, tensor, model, selection, names, options, cache)
     choice, chosen = builder.settle()
@@ -221,7 +220,7 @@ class _Kernels:
                 launch = by_id[c.id]
                 priced = self.selection.cheapest(launch)
                 assert priced is not None
-                made = self._kernel(launch.covers, launch.results, priced, self._buffers(launch.operands), self._buffers(launch.results))
+                made = self._kernel(launch.covers - self.model.anchors.fixed, launch.results, priced, self._buffers(launch.operands), self._buffers(launch.results))
                 if made is None:
                     refused = True
                     continue

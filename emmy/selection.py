@@ -1,14 +1,17 @@
 """From launches that could exist to the plan: prices by evidence, then the cheapest set of launches.
 
-Cost is found in stages: every launch is bounded by its roofline; a fused launch whose bound is above the cost of its
-own parts is dropped; only the bodies of the others get schedule rows, which the prior scores in numpy batches and
-measurements override.
+Cost is found best first.  Every launch is bounded by its roofline; a fused launch whose bound is above the bounds of its
+own parts is dropped.  Then the cheapest plan is sought with bounds in place of unknown costs, the bodies that it uses get
+schedule rows (which the prior scores in numpy batches and measurements override), and the search runs again until every
+launch of the cheapest plan has a real cost: no body that was never scheduled could have made it cheaper.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from emmy.egraph.fusion import Launch
 from emmy.egraph.model import ModelGraph
@@ -25,7 +28,9 @@ from emmy.ir.target import Target
 from emmy.resources import rulesets
 
 # A launch that runs once, when the plan is built, costs almost nothing: enough to prefer fewer of them.
-BUILD_SECONDS = 1e-9
+BUILD_SECONDS: Final = 1e-9
+# How many more forms of each chosen launch's results are scheduled with it: fewer rounds of search.
+RIVALS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,7 @@ class Selection:
     enodes: int = 0
     refused: dict[tuple[str, str, str], str] = field(default_factory=dict)
     priced: dict[str, Priced | None] = field(default_factory=dict)
+    _bounds: dict[str, float] = field(default_factory=dict)
     _work: dict[str, Work] = field(default_factory=dict)
     _candidates: list[Launch] | None = None
     _bias: Mapping[str, float] | None = None
@@ -73,7 +79,7 @@ class Selection:
         """Closed launches that can be part of a good plan, by their rooflines."""
         if self._candidates is None:
             closed = self.model.closed
-            bound = {l.id: min(roofline(self.work(b), self.target) for b in self.forms(l)) for l in closed}
+            bound = {l.id: min(map(self.bound, self.forms(l))) for l in closed}
             best: dict[int, float] = {}
             for l in sorted(closed, key=lambda l: l.id):
                 parts = sum(best.get(p, float("inf")) for p in l.parents) if l.parents else float("inf")
@@ -81,14 +87,22 @@ class Selection:
             self._candidates = [l for l in closed if bound[l.id] <= best[l.id]]
         return self._candidates
 
-    def schedule(self) -> None:
-        """Schedule rows of every body that a candidate may run."""
-        bodies = {b.hash: b for l in self.candidates() for b in self.forms(l)}
-        missing = [b for h, b in bodies.items() if h not in self.rows]
-        found = schedule_rows(missing, self.target, self.sizes, rulesets(), self.held)
+    def schedule(self, bodies: Iterable[Body]) -> None:
+        """Schedule rows of these bodies, in one e-graph."""
+        missing = {b.hash: b for b in bodies if b.hash not in self.rows}
+        if not missing:
+            return
+        found = schedule_rows(missing.values(), self.target, self.sizes, rulesets(), self.held)
         self.rows.update(found.rows)
         self.declined.update(found.declined)
         self.enodes += found.enodes
+
+    def bound(self, body: Body) -> float:
+        """Seconds that no row of the body is expected to beat."""
+        if body.hash not in self._bounds:
+            seen = [m.median for m in self.evidence.measured(body.hash)]
+            self._bounds[body.hash] = min([roofline(self.work(body), self.target), *seen])
+        return self._bounds[body.hash]
 
     def price(self, body: Body) -> Priced | None:
         """The best row of a body; None when no row is left."""
@@ -128,8 +142,19 @@ class Selection:
                 yield m.family, m.median, float(predicted[0])
 
     def cheapest(self, launch: Launch) -> Priced | None:
-        found = [p for b in self.forms(launch) if (p := self.price(b)) is not None]
+        """The best scheduled form of a launch; None when none has a row left."""
+        found = [p for b in self.forms(launch) if b.hash in self.rows and (p := self.price(b)) is not None]
         return min(found, key=lambda p: (p.decision.cost, p.body.hash), default=None)
+
+    def estimate(self, launch: Launch) -> tuple[float, Body] | None:
+        """(cost, form): real for a scheduled form, its bound for another; None when no form can run."""
+        found: list[tuple[float, str, Body]] = []
+        for b in self.forms(launch):
+            if b.hash not in self.rows:
+                found.append((self.bound(b), b.hash, b))
+            elif (p := self.price(b)) is not None:
+                found.append((p.decision.cost, b.hash, b))
+        return (min(found)[0], min(found)[2]) if found else None
 
     def refuse(self, priced: Priced, reason: str) -> None:
         """Take a row out (the compiler or the card refused it) and price its body again."""
@@ -138,31 +163,48 @@ class Selection:
 
     def run(self, opaque: Iterable[Candidate], place: str = "") -> Choice:
         """The cheapest set of launches.  `place`: `fuse` minimizes launches, `cut` uses no fused launch."""
-        self.schedule()
-        folded = self.model.anchors.folded
-        candidates = list(opaque)
-        for l in self.candidates():
-            if place == "cut" and l.rule.startswith("fuse"):
-                continue
-            priced = self.cheapest(l)
-            if priced is None:
-                continue
-            at_build = all(t in folded for t in l.results)
-            cost = BUILD_SECONDS if at_build else priced.decision.cost
-            if place == "fuse" and not at_build:
-                cost = 1.0 + cost
-            candidates.append(
-                Candidate(l.id, l.results, frozenset(l.operands), cost, f"{priced.body.hash}:{l.operands}", priced.body.hash)
-            )
-        order = self.model.numbering.order
-        known = frozenset(self.model.inputs)
-        try:
-            choice = choose(candidates, known, self.model.outputs, order, time_limit=self.time_limit)
-        except LoweringError as e:
-            raise LoweringError(f"{e.what}\n{self.refusal_text()}", e.do) from e
+        fixed = list(opaque)
+        launches = [l for l in self.candidates() if place != "cut" or not l.rule.startswith("fuse")]
+        by_id = {l.id: l for l in launches}
+        measured = {m.body for m in self.evidence.biases}
+        self.schedule(b for l in launches for b in self.forms(l) if b.hash in measured)
+        while True:
+            choice = self._choose(fixed, launches, place)
+            chosen = [by_id[c.id] for c in choice.candidates if c.id in by_id]
+            wanted = [b for l in chosen if (e := self.estimate(l)) and (b := e[1]).hash not in self.rows]
+            if not wanted:
+                break
+            self.schedule([*wanted, *self._rivals(chosen, launches)])
         if self.pins:
             self._check_pins(choice)
         return choice
+
+    def _rivals(self, chosen: Iterable[Launch], launches: Iterable[Launch]) -> list[Body]:
+        """The next forms that the search would ask for: those with the least bounds that make the same tensors."""
+        wanted = {l.results for l in chosen}
+        by_results: dict[tuple[int, ...], list[tuple[float, str, Body]]] = defaultdict(list)
+        for l in launches:
+            if l.results in wanted and (e := self.estimate(l)) and e[1].hash not in self.rows:
+                by_results[l.results].append((e[0], e[1].hash, e[1]))
+        return [b for found in by_results.values() for _, _, b in sorted(found)[:RIVALS]]
+
+    def _choose(self, fixed: list[Candidate], launches: list[Launch], place: str) -> Choice:
+        folded = self.model.anchors.folded
+        candidates = list(fixed)
+        for l in launches:
+            estimate = self.estimate(l)
+            if estimate is None:
+                continue
+            at_build = all(t in folded for t in l.results)
+            cost = BUILD_SECONDS if at_build else estimate[0] + (1.0 if place == "fuse" else 0.0)
+            key = f"{estimate[1].hash}:{l.operands}"
+            candidates.append(Candidate(l.id, l.results, frozenset(l.operands), cost, key, estimate[1].hash))
+        known, order = frozenset(self.model.inputs), self.model.numbering.order
+        opaque = {t for c in fixed for t in c.outs}
+        try:
+            return choose(candidates, known - opaque, self.model.outputs, order, time_limit=self.time_limit)
+        except LoweringError as e:
+            raise LoweringError(f"{e.what}\n{self.refusal_text()}", e.do) from e
 
     def refusal_text(self) -> str:
         lines = [f"  {family} {row or '(plain)'} of body {body}: {why}" for (body, family, row), why in self.refused.items()]

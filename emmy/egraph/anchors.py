@@ -24,12 +24,16 @@ BREAKERS = ("Reduce", "Scan", "Gather1", "Gather2", "Gather3", "Scatter1", "Scat
 
 @dataclass(frozen=True, slots=True)
 class Anchors:
-    """Numbers of tensors.  `wide`: sums of several tensors of their own size that several launches read."""
+    """Numbers of tensors.  `wide`: sums of several tensors of their own size that several launches read.
+
+    `folded` depend on parameters alone, `fixed` on no input at all.
+    """
 
     stored: frozenset[int]
     shared: frozenset[int]
     wide: frozenset[int]
     folded: frozenset[int]
+    fixed: frozenset[int] = frozenset()
 
 
 def elements(t: Tensor, sizes: Mapping[str, int]) -> int:
@@ -128,7 +132,7 @@ def find_anchors(
         if f:
             ends.add(g.top(t))
     wide = {t for t in shared if _is_wide(g, feet, t)}
-    return Anchors(frozenset(anchor | ends | inputs), frozenset(shared), frozenset(wide), frozenset(folded))
+    return Anchors(frozenset(anchor | ends | inputs), frozenset(shared), frozenset(wide), frozenset(folded), frozenset(fixed))
 
 
 def _contraction_products(g: _Graph) -> set[int]:

@@ -6,7 +6,7 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -121,7 +121,7 @@ def saturate(
     )  # fmt: skip
     if "f" not in stages:
         everything = frozenset(p.result for p in numbering.prims) | frozenset(inputs)
-        anchors = Anchors(everything, anchors.shared, anchors.wide, anchors.folded)
+        anchors = replace(anchors, stored=everything)
     t = stage("name", t)
     loops = LoopGraph(rulesets / "loop", held)
     fusion = Fusion(egg, numbering, anchors, loops, sizes)
