@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from emmy.ir.build import iadd, idiv, imod, imul, isub, rebuild
+from emmy.ir.build import iadd, idiv, imod, imul, isub, rebuild, scalar
 from emmy.ir.loop import (
     Ax, Binder, Body, Const, Expr, Fold, Load, Online, Op, Out, Scan, Tensor, ax, const, fold, load, online, scan, visit,
 )  # fmt: skip
@@ -158,11 +158,10 @@ class _UnitFolds(Substitution):
         super().__init__(_Same())
 
     def _apply(self, node: Expr, env: Env) -> Expr:
-        if isinstance(node, Fold) and node.axis.size == 1:
-            zero = {**env, node.axis: const(0)}
-            return const(0.0, "f32") if node.kind == "m2" else self.apply(node.body, zero)
-        if isinstance(node, Scan) and node.axis.size == 1:
-            return self.apply(node.body, {**env, node.axis: const(0)})
+        if isinstance(node, Fold | Scan) and node.axis.size == 1:
+            only = self.apply(node.body, {**env, node.axis: const(0)})
+            # one element deviates from itself by nothing, unless it is NaN or infinite
+            return scalar("sub", only, only) if node.kind == "m2" else only
         return super()._apply(node, env)
 
 

@@ -1,5 +1,7 @@
 """Normal form and composition: equal programs, one text, and never another meaning."""
 
+from random import Random
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,6 +60,15 @@ def same(actual: list[np.ndarray], expected: list[np.ndarray]) -> None:
 @given(bodies())
 def test_normalize_keeps_the_meaning(body: Body):
     arrays = operands(body)
+    normal, slots = normalize(body.outs, body.slots)
+    same(evaluate(normal, [arrays[s] for s in slots], SIZES), evaluate(body, arrays, SIZES))
+
+
+@given(bodies(), st.randoms(use_true_random=False))
+def test_normalize_keeps_nan_and_infinities(body: Body, random: Random):
+    arrays = operands(body)
+    for a in arrays:
+        a.reshape(-1)[random.randrange(a.size)] = random.choice((np.nan, np.inf, -np.inf, 0.0))
     normal, slots = normalize(body.outs, body.slots)
     same(evaluate(normal, [arrays[s] for s in slots], SIZES), evaluate(body, arrays, SIZES))
 
@@ -151,3 +162,11 @@ def test_extent_dtype_and_layout_are_part_of_the_identity():
     plain = body("f32", (i, j), (i, j))
     assert plain == body("f32", (i, j), (i, j))
     assert len({plain, body("bf16", (i, j), (i, j)), body("f32", (j, i), (j, i))}) == 3
+
+
+def test_the_deviation_of_a_single_element_is_zero_but_not_for_nan():
+    i, k = ax("i", 2), ax("k", 1)
+    t = Tensor("f32", (i.extent, k.extent))
+    value = fold("m2", k, load(0, (i, k), "f32"))
+    body, _ = normalize((Out((i,), (i,), value, Tensor("f32", (i.extent,))),), (t,))
+    np.testing.assert_array_equal(evaluate(body, [np.array([[3.0], [np.inf]])])[0], [0.0, np.nan])
