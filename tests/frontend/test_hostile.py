@@ -291,7 +291,8 @@ def test_overlapping_members_are_refused(good: Members, tmp_path: Path) -> None:
     [
         "s0", "2*s0 + 1", "s0 // 2", "Mod(s0, 8)", "Max(1, Min(s0, 64))", "u0", "-s12",
         "Mul(Integer(4), Symbol('s27', positive=True, integer=True))", "Eq(s0, 4)", "s0**2", "Pow(s0, Integer(2))",
-        "FloorDiv(Add(Symbol('s0', integer=True), Integer(-1)), Integer(2))", "Rational(1, 2)", "Float('0.5', precision=53)",
+        "FloorDiv(Add(Symbol('s0', integer=True), Integer(-1)), Integer(2))", "Rational(1, 2)",
+        "Float('0.5', precision=53)",
     ],
 )  # fmt: skip
 def test_arithmetic_expressions_pass(text: str) -> None:
@@ -301,10 +302,12 @@ def test_arithmetic_expressions_pass(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "__import__('os')", "s0.__class__", "().__class__", "exec('x')", "open('x')", "(lambda: 0)()", "[s0 for s0 in s1]",
+        "__import__('os')", "s0.__class__", "().__class__", "exec('x')", "open('x')", "(lambda: 0)()",
+        "[s0 for s0 in s1]",
         "Symbol('os')('x')", "Symbol(\"x'); import os\")", "f'{s0}'", "s0 if s1 else s2", "s0[0]", "'s0'.join", "{}",
         "Function('f')", "S('1')", "sympify('1')", "parse_expr('1')", "2**2**2**2**9", "Pow(2, 100000)", "2**99999999",
-        "LShift(1, 99999999999)", "Pow(Pow(Pow(2, 64), 64), 64)", "9" * 30, "s0 +", "", "s0\ns1", "s0; s1", "a" * 20_000,
+        "LShift(1, 99999999999)", "Pow(Pow(Pow(2, 64), 64), 64)", "9" * 30, "s0 +", "", "s0\ns1", "s0; s1",
+        "a" * 20_000,
         "Mul(s0, evil=open)", "print", "(s0 := 1)", "*s0", "1j", "b'x'",
     ],
 )  # fmt: skip
