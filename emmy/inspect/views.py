@@ -25,16 +25,18 @@ def show_ir(s: Saturation, ir: str) -> str:
         return show_torch(s.program.graph)
     if ir == "tensor":
         return show_tensor(tensor_rows(s))
-    return "\n\n".join(_titled(i, c.name, launch_text(s, c, ir), ir) for i, c in enumerate(s.launches))
+    if ir == "tile" and "k" not in s.options.passes:
+        return "\n\n".join(titled(i, c.name, launch_text(s, c, ir, mapped=False), ir) for i, c in enumerate(s.launches))
+    return "\n\n".join(titled(i, c.name, launch_text(s, c, ir), ir) for i, c in enumerate(s.launches))
 
 
-def _titled(i: int, name: str, text: str, ir: str) -> str:
+def titled(i: int, name: str, text: str, ir: str) -> str:
     """The title is a comment in CUDA, so that what is printed compiles."""
     return f"// === {i}: {name} ===\n{text}" if ir == "cuda" else f"=== {i}: {name} ===\n{indent(text, '    ')}"
 
 
-def launch_text(s: Saturation, c: Chosen, ir: str) -> str:
-    """One launch in the loop, tile, kernel or cuda IR."""
+def launch_text(s: Saturation, c: Chosen, ir: str, mapped: bool = True) -> str:
+    """One launch in the loop, tile, kernel or cuda IR; `mapped`: a tile is shown with its schedule row."""
     body = c.priced.body
     if ir == "loop":
         from emmy.ir.show_loop import show_loop
@@ -43,7 +45,7 @@ def launch_text(s: Saturation, c: Chosen, ir: str) -> str:
     if ir == "tile":
         from emmy.ir.tile import show_tile
 
-        return show_tile(body, c.priced.scheduled, c.operands, c.results)
+        return show_tile(body, c.priced.scheduled if mapped else None, c.operands, c.results)
     if ir == "kernel":
         from emmy.ir.show_kernel import show_kernel
 
@@ -54,18 +56,29 @@ def launch_text(s: Saturation, c: Chosen, ir: str) -> str:
 TensorRow = tuple[str, Tensor, str, Sequence[object], Sequence[tuple[str, Tensor]]]
 
 
-def tensor_rows(s: Saturation) -> list[TensorRow]:
+def show_tensor_rows(s: Saturation, algebra: bool) -> str:
+    """Tensor IR; without `algebra` no row is one that a rule of the optimization pass made, where there is another."""
+    return show_tensor(tensor_rows(s, algebra))
+
+
+def tensor_rows(s: Saturation, algebra: bool = True) -> list[TensorRow]:
     """Tensor IR of the chosen derivation: for every tensor that the outputs need, the primitive row that makes it."""
     from emmy.inspect.derivation import derive
 
     numbering, derivation = s.model.numbering, derive(s)
+    later = _algebra_rules() if not algebra else frozenset()
+
+    def rank(p: Prim) -> tuple[bool, bool, int]:
+        return numbering.rules.get(p.id, "") in later, p.kind in ("Map", "As"), p.id
+
     made: dict[int, Prim] = {}
     for p in numbering.prims:
         if all(numbering.order[x] < numbering.order[p.result] for x in p.operands):
             best = made.get(p.result)
-            if best is None or _rank(p) < _rank(best):
+            if best is None or rank(p) < rank(best):
                 made[p.result] = p
-    made.update(derivation.prims)
+    if algebra:
+        made.update(derivation.prims)
     needed: set[int] = set()
     stack = [*s.model.outputs, *(numbering.numbers[x] for o in s.opaque for x in o.call.operands)]
     while stack:
@@ -99,22 +112,29 @@ def _named(s: Saturation, rows: Sequence[Prim], names: Names) -> list[TensorRow]
     ]  # fmt: skip
 
 
-def _rank(p: Prim) -> tuple[bool, int]:
-    return p.kind in ("Map", "As"), p.id
+def _algebra_rules() -> frozenset[str]:
+    files = (rulesets() / "model" / f"{n}.egg" for n in ("algebra", "siblings"))
+    return frozenset(r.name for f in files for r in rules_in(f))
 
 
 # ---- the report
 
 
-def report_lines(s: Saturation) -> list[str]:
-    """Every rule with what became of it: fired (how often), refused (reason), or held; then every launch's evidence."""
-    made = Counter(l.rule for l in s.model.launches)
+def rule_counts(s: Saturation) -> Counter[str]:
+    """How many e-nodes each rule of the model e-graph made; for rules that ask for launches, how many launches."""
     fired: Counter[str] = Counter()
     frozen = s.model.egg.freeze()
     for name in s.model.egg.signatures:
         if name.startswith("by_"):
             for row in frozen.rows(name):
                 fired[row[-1]] += 1
+    made = Counter(l.rule for l in s.model.launches)
+    return Counter({**made, **fired})
+
+
+def report_lines(s: Saturation) -> list[str]:
+    """Every rule with what became of it: fired (how often), refused (reason), or held; then every launch's evidence."""
+    fired = rule_counts(s)
     lines = []
     for path in sorted(rulesets().glob("*/*.egg")):
         for rule in rules_in(path):
@@ -124,7 +144,7 @@ def report_lines(s: Saturation) -> list[str]:
             if rule.name in s.options.held:
                 lines.append(f"{where}: held")
                 continue
-            count = fired.get(rule.name, 0) or made.get(rule.name, 0)
+            count = fired.get(rule.name, 0)
             if count:
                 lines.append(f"{where}: fired {count}")
             for (refused, reason), n in sorted(s.model.refusals.items()):
