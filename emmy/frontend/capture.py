@@ -146,8 +146,7 @@ def from_exported(
     """The program of an exported one; example arguments default to those that were saved with it."""
     if not args and not kwargs and exported.example_inputs is not None:
         args, kwargs = exported.example_inputs
-    with quiet():
-        functional = exported.run_decompositions({})
+    functional = _functional(exported)
     traces = {n.name: str(n.meta.get("stack_trace") or "") for g in _graphs(exported) for n in g.nodes}
     walk = Walk(SizeNames(), traces)
     inputs, signature = _inputs(functional, walk)
@@ -164,6 +163,18 @@ def from_exported(
     return Program(
         graph, weights, tuple(args), module, name, notes, dict(kwargs or {}), signature, in_spec, out_spec
     )  # fmt: skip
+
+
+def _functional(exported: torch.export.ExportedProgram) -> Any:
+    """Views and in-place operations as values; composites that alias nothing stay whole."""
+    try:
+        with quiet():
+            return exported.run_decompositions({})
+    except RuntimeError as e:
+        raise UnsupportedError(
+            f"PyTorch cannot make the program functional: {_first_line(e)}",
+            "transforms like torch.func.grad do this",
+        ) from e
 
 
 def _graphs(exported: torch.export.ExportedProgram) -> list[torch.fx.Graph]:

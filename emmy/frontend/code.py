@@ -67,10 +67,19 @@ def load_code(code: str) -> Program:
         module, args = direct if direct is not None else _expression(last, scope, lifted)
     if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(args)):
         raise UsageError(f"-c: no tensor goes into {ast.unparse(last.value)}", "make one, as in 'x=torch.randn(8)'")
+    if any(isinstance(p, nn.UninitializedParameter) for p in module.parameters()):
+        _settle(module, args)
     program = capture(module, args, name="code")
     where = f"{FILENAME}:{last.lineno}: {ast.unparse(last.value)}"
     nodes = tuple(n if n.source.startswith(FILENAME) else replace(n, source=where) for n in program.graph.nodes)
     return replace(program, graph=replace(program.graph, nodes=nodes))
+
+
+def _settle(module: nn.Module, args: tuple[Any, ...]) -> None:
+    """Lazy modules take their shapes in a first run."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module(*args)
 
 
 def _parse(code: str) -> ast.Module:

@@ -209,6 +209,11 @@ def test_what_cannot_be_compiled_names_the_users_line(function: object, line: st
     assert line in str(e.value)
 
 
+def test_transform_that_pytorch_cannot_functionalize_is_unsupported() -> None:
+    with pytest.raises(UnsupportedError, match="cannot make the program functional"):
+        capture(torch.func.grad(lambda v: (v * v).sum()), (torch.randn(4),))
+
+
 def test_error_in_the_model_names_its_line() -> None:
     def wrong(x: torch.Tensor) -> torch.Tensor:
         return x @ torch.ones(3, 3)

@@ -54,6 +54,7 @@ CASES: dict[str, tuple[list[str], list[str], list[str]]] = {
     "(lambda t: t + 1)(torch.randn(2))": (["x f32[2]"], [], ["add"]),
     "x=torch.randn(2); y=torch.randn(3); y*2": (["y f32[3]"], [], ["mul"]),
     "nn.Dropout(0.5)(torch.randn(4))": (["input f32[4]"], [], ["clone"]),
+    "nn.LazyLinear(2,bias=False)(torch.randn(4,3))": (["input f32[4,3]"], ["p_weight f32[2,3]"], ["linear"]),
     "nn.Embedding(9,4)(torch.randint(9,(2,3)))": (["input i64[2,3]"], ["p_weight f32[9,4]"], ["embedding"]),
 }  # fmt: skip
 
