@@ -6,7 +6,9 @@ numbered is numbered by loading its own row again over numbered operands.
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,8 +65,42 @@ def number(egg: Egg, shapes: Shapes) -> Numbering:
     order = {by_value[v]: o for v, o in frozen.rows("ord") if v in by_value}
     tensors = {i: Tensor("f32" if dtype[i] == "weak" else dtype[i], shape[i]) for i in shape}
     prims, rules = _prims(frozen, by_value, shapes)
+    order = settle(prims, order)
     _load_facts(egg, prims, order)
     return Numbering(tensors, order, prims, numbers, rules)
+
+
+def settle(prims: Iterable[Prim], order: Mapping[int, int]) -> dict[int, int]:
+    """Positions in which every class that rows can make has a row whose operands all come before it.
+
+    A rule spaces its nodes between its operands and its result, but the result may move down afterwards (it merges with
+    another class), to the place of a node that it is made of.  Such a class is moved up again, as little as possible.
+    """
+    readers: dict[int, list[Prim]] = defaultdict(list)
+    waiting: dict[int, int] = {}
+    made: set[int] = set()
+    queue: list[tuple[int, int]] = []
+    for p in prims:
+        made.add(p.result)
+        waiting[p.id] = len(set(p.operands))
+        for x in set(p.operands):
+            readers[x].append(p)
+        if not p.operands:
+            queue.append((order[p.result], p.result))
+    queue += [(o, t) for t, o in order.items() if t not in made]
+    heapq.heapify(queue)
+    settled: dict[int, int] = {}
+    while queue:
+        at, t = heapq.heappop(queue)
+        if t in settled:
+            continue
+        settled[t] = at
+        for p in readers[t]:
+            waiting[p.id] -= 1
+            if not waiting[p.id]:
+                after = max(settled[x] for x in p.operands) + 1
+                heapq.heappush(queue, (max(order[p.result], after), p.result))
+    return {**order, **settled}
 
 
 def _assign(egg: Egg, rows: list[Any], number_of: dict[Any, int], next_number: int) -> list[Any]:
