@@ -67,8 +67,10 @@ def matvec(n: Extent, k: Extent, dtype: str = "bf16") -> Body:
 
 
 def rms_linear(m: Extent, n: Extent, k: Extent, dtype: str = "bf16", factored: bool = True, keep: bool = False) -> Body:
-    """RMSNorm(x) * W.T with the row scale in the epilogue (`factored`) or on the operand; `keep` also stores the scale's
-    product with x when k == n."""
+    """RMSNorm(x) * W.T with the row scale in the epilogue (`factored`) or on the operand.
+
+    `keep` also stores the scaled x.
+    """
     i, j = axes(m, n)
     r, q = ax("r", extent(k)), ax("q", extent(k))
     x, w, g = load(0, (i, r), dtype), load(2, (j, r), dtype), load(1, (r,), dtype)
@@ -81,7 +83,9 @@ def rms_linear(m: Extent, n: Extent, k: Extent, dtype: str = "bf16", factored: b
     if keep:
         c = ax("c", extent(k))
         outs.append(Out((i, c), (i, c), scalar("mul", load(0, (i, c), dtype), s), Tensor(dtype, (i.extent, c.extent))))
-    return body(outs, [Tensor(dtype, (i.extent, r.extent)), Tensor(dtype, (r.extent,)), Tensor(dtype, (j.extent, r.extent))])
+    return body(
+        outs, [Tensor(dtype, (i.extent, r.extent)), Tensor(dtype, (r.extent,)), Tensor(dtype, (j.extent, r.extent))]
+    )
 
 
 def swiglu(m: Extent, n: Extent, k: Extent, dtype: str = "bf16") -> Body:
@@ -149,8 +153,10 @@ def dequant(m: Extent, n: Extent, k: Extent, dtype: str = "bf16") -> Body:
     )
 
 
-def attention(batch: Extent, heads: int, kv_heads: int, queries: Extent, keys: Extent, dim: int, value_dim: int | None = None,
-              dtype: str = "bf16", causal: bool = False, mask: str = "", token_major: bool = False) -> Body:  # fmt: skip
+def attention(
+    batch: Extent, heads: int, kv_heads: int, queries: Extent, keys: Extent, dim: int, value_dim: int | None = None,
+    dtype: str = "bf16", causal: bool = False, mask: str = "", token_major: bool = False,
+) -> Body:  # fmt: skip
     """softmax(q * k.T / sqrt(dim) + mask) * v as two online sums.  `mask`: `add` an additive [queries, keys] tensor.
     `token_major` stores [batch, queries, heads, value_dim]."""
     dv = value_dim or dim

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import host_cuda
 import numpy as np
 
 from emmy.ir.dtype import DTYPES
 from emmy.ir.evaluate import evaluate, integer
 from emmy.ir.kernel import Kernel
 from emmy.ir.loop import Body, Tensor
+from tests import host_cuda
 
 Array = np.ndarray[Any, Any]
 
@@ -28,13 +28,20 @@ def operands(body: Body, sizes: Mapping[str, int], seed: int = 0) -> list[Array]
     return [operand(t, sizes, rng) for t in body.slots]
 
 
-def error(body: Body, kernel: Kernel, sizes: Mapping[str, int] | None = None, given: list[Array] | None = None) -> float:
+def error(
+    body: Body, kernel: Kernel, sizes: Mapping[str, int] | None = None, given: list[Array] | None = None
+) -> float:
     """Largest error over all results, in units of `epsilon * (1 + |reference|)` of the result's type."""
     sizes = sizes or {}
     arrays = operands(body, sizes) if given is None else given
     expected = evaluate(body, arrays, sizes)
     shapes = [tuple(integer(e, sizes) for e in o.tensor.shape) for o in body.outs]
     found = host_cuda.run(kernel, arrays, sizes, shapes)
+    return distance(body, found, expected)
+
+
+def distance(body: Body, found: list[Array], expected: list[Array]) -> float:
+    """Largest difference in units of `epsilon * (1 + |reference|)`; NaN must stand where the reference has it."""
     worst = 0.0
     for e, f, o in zip(expected, found, body.outs, strict=True):
         f = f.astype(np.float64)

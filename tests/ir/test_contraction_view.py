@@ -155,7 +155,14 @@ def test_a_guarded_load_is_an_operand() -> None:
     r = ax("r", 8)
     guarded = scalar("where", scalar("lt", r, const(7)), load(0, (i, r), "f32"), B.f32(0.0))
     body = B.body(
-        [Out((i, j), (i, j), fold("sum", r, scalar("mul", guarded, load(1, (j, r), "f32")), "f32"), B.tensor("f32", 6, 5))],
+        [
+            Out(
+                (i, j),
+                (i, j),
+                fold("sum", r, scalar("mul", guarded, load(1, (j, r), "f32")), "f32"),
+                B.tensor("f32", 6, 5),
+            )
+        ],
         [B.tensor("f32", 6, 8), B.tensor("f32", 5, 8)],
     )
     v = view(body)

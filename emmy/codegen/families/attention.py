@@ -57,7 +57,7 @@ class _Threads:
     def _row(self, code: Code, batch: Env, m: X, column: X) -> None:
         v, f = self.v, self.f
         env = {**batch, **f.decode(m, v.m)}
-        known = {}
+        known: dict[Expr, X] = {}
         for s in v.scalars:
             known[s] = f.value(code, s, env, known)
         top = code.declare("top", "f32", f32(-INF))
@@ -88,7 +88,7 @@ class _Threads:
     def _key(
         self, code: Code, env: Env, known: dict[Expr, X], top: Var, sums: list[Var], accs: list[Var], column: X
     ) -> None:
-        """One key into the row's state (M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018)."""
+        """One key into the row's state (M. Milakov, N. Gimelshein, "Online normalizer calculation", 2018)."""
         v, f = self.v, self.f
         score = f.value(code, v.score, env, known)
         high = code.let("high", call("max", top, score, type="f32"))

@@ -29,7 +29,7 @@ from emmy.ir.loop import Ax, Body, Const, Expr
 from emmy.ir.schedule import Row
 from emmy.ir.views.access import async_copy, run_side, size_of
 from emmy.ir.views.attention_view import QUERY_REGISTERS, AttentionView, attention_view
-from emmy.ir.views.product import Part
+from emmy.ir.views.product import Part, top_folds
 from emmy.ir.views.scores import peel
 
 LOG2E = math.log2(math.e)
@@ -123,7 +123,7 @@ class _Attention:
         self.t_total = f.count(v.t.extent)
         self.scalars = RowScalars(f, "m", v.scalars, v.m, c.block_m, b.m0, b.batch, c.threads)
         self.scalars.compute(code)
-        query = Stager(f, self.q, c.threads, b.m0, b.batch, self.scalars.at)
+        query = Stager(f, self.q, c.threads, b.m0, b.batch, self.scalars.of(v.query.scalars))
         keys = Stager(f, self.k, c.threads, i32(0), b.batch, no_scalars, zero_own=True)
         values = Stager(f, self.val, c.threads, i32(0), b.batch, no_scalars, zero_own=True)
         for s in (query, keys, values):
@@ -226,7 +226,7 @@ class _Attention:
             self._values(loop, scores, i32(0))
 
     def _scores(self, code: Code, slot: X) -> Var:
-        """scores = queries * keys: element ((i * keys + j) * 4 + 2 h + e) is row i, half h, key 8 j + 2 (lane % 4) + e."""
+        """queries * keys: element ((i * keys + j) * 4 + 2 h + e) is row i, half h, key 8 j + 2 (lane % 4) + e."""
         r, n = self.c.rows, self.c.keys
         scores = code.declare("score", "f32", f32(0.0), r * n * 4)
         b = code.declare("key", "u32", count=n * 2)
@@ -248,9 +248,13 @@ class _Attention:
         code.emit(Mma("m16n8k16", self.c.type, acc, left, right, acc))
 
     def _softmax(self, code: Code, scores: Var, t: X) -> None:
-        t0 = code.let("t0", mul(t, self.c.block_t))
-        self._elements(code, scores, t0)
         masked = not fits(self.t_total, self.c.block_t) or bool(self.bounds)
+        plain = self.score.inner is self.v.dot and not self._conditions()
+        weighted = any(not isinstance(w.value, Const) for w in self.v.weights)
+        t0: X = mul(t, self.c.block_t)
+        if masked or weighted or not plain:
+            t0 = code.let("t0", t0)
+        self._elements(code, scores, t0)
         if masked:
             with code.when(compare(">=", t, self.free)) as edge:
                 self._mask(edge, scores, t0)
@@ -267,9 +271,13 @@ class _Attention:
     def _point(self, m: X, t: X) -> Env:
         return {**self.blocks.batch, **self.f.decode(m, self.v.m), self.v.t: t}
 
+    def _conditions(self) -> list[Expr]:
+        """Conditions of the score that no bound on keys stands for."""
+        return [c for c in self.score.conditions if c not in {b[0] for b in self.bounds}]
+
     def _elements(self, code: Code, scores: Var, t0: X) -> None:
         """The score's arithmetic between the dot product and the factor, and conditions that are not bounds."""
-        rest = [c for c in self.score.conditions if c not in {b[0] for b in self.bounds}]
+        rest = self._conditions()
         if self.score.inner is self.v.dot and not rest:
             return
         n = self.c.keys
@@ -277,7 +285,7 @@ class _Attention:
             row = self._row_index(i, h)
             m = ch.let("m", add(self.blocks.m0, row))
             m = m if self.m_fits else ch.let("m_in", clamp(m, self.blocks.m_total))
-            rows = self.scalars.at(ch, row)
+            rows = self.scalars.at(ch, row, top_folds(self.score.inner) + [f for x in rest for f in top_folds(x)])
             with ch.loop("j", n, unroll=0) as (cj, j), cj.loop("e", 2, unroll=0) as (c, e):
                 t = self._key(t0, j, e)
                 t = t if fits(self.t_total, self.c.block_t) else clamp(t, self.t_total)
@@ -313,7 +321,9 @@ class _Attention:
             other = code.shuffle(high, "xor", distance)
             code.assign(high, call("max", high, other, type="f32"))
         # a row of minus infinities so far: any finite base keeps its exponents at zero
-        base = code.let("base", select(compare("==", high, f32(-INF)), f32(0.0), Bin("*", high, f32(self.scale), "f32")))
+        base = code.let(
+            "base", select(compare("==", high, f32(-INF)), f32(0.0), Bin("*", high, f32(self.scale), "f32"))
+        )
         scaled = call("fma", top, f32(self.scale), _minus(base), type="f32")
         alpha = code.let("alpha", call("exp2_fast", scaled, type="f32"))
         code.assign(top, high)
@@ -331,8 +341,8 @@ class _Attention:
             c.assign(x, Bin("*", x, alpha, "f32"))
 
     def _weighted(self, code: Code, p: X, weight: Expr, t0: X, j: X, e: X) -> X:
-        if isinstance(weight, Const) and weight.value == 1.0:
-            return p
+        if isinstance(weight, Const):
+            return p if weight.value == 1.0 else Bin("*", p, f32(float(weight.value)), "f32")
         t = self._key(t0, j, e)
         t = t if fits(self.t_total, self.c.block_t) else clamp(t, self.t_total)
         env = {**self.blocks.batch, self.v.t: t}
@@ -366,8 +376,14 @@ class _Attention:
     def _store(self, code: Code) -> None:
         v, b = self.v, self.blocks
         n_total = self.f.total(v.c)
+        only = {f for o in v.body.outs for f in top_folds(o.value)}
         epilogue = Epilogue(
-            self.f, v.body.outs, Side(v.m, b.m_total, self.m_fits), Side(v.c, n_total, fits(n_total, self.e)), b.batch, 2
+            self.f,
+            v.body.outs,
+            Side(v.m, b.m_total, self.m_fits),
+            Side(v.c, n_total, fits(n_total, self.e)),
+            b.batch,
+            2,
         )
         with code.loop("i", self.c.rows, unroll=0) as (ci, i), ci.loop("h", 2, unroll=0) as (ch, h):
             row = self._row_index(i, h)
@@ -384,7 +400,7 @@ class _Attention:
                 held[v.values[0]] = [elem(self.acc, add(d0, e)) for e in range(2)]
 
                 def known(inner: Code, e: int, row: X = row) -> Known:
-                    return self.scalars.at(inner, row)
+                    return self.scalars.at(inner, row, only)
 
                 epilogue.store(c, m, n, held, known)
 

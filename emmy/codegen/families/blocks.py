@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from emmy.codegen.expr import BID, add, div, lt, mod, mul, select, sub
 from emmy.codegen.families.frame import Frame
 from emmy.ir.build import iadd, idiv, imul
-from emmy.ir.kernel import X
+from emmy.ir.kernel import Lit, X
 from emmy.ir.loop import Ax, Expr, const
 
 
@@ -64,7 +64,7 @@ def place_blocks(
         row, column = div(which, tn), mod(which, tn)
     if reverse_m:
         row = sub(add(tm, -1), row)
-    m0 = code.let("m0", mul(row, tile_m))
-    n0 = code.let("n0", mul(column, tile_n))
+    m0, n0 = mul(row, tile_m), mul(column, tile_n)
+    m0 = m0 if isinstance(m0, Lit) else code.let("m0", m0)
+    n0 = n0 if isinstance(n0, Lit) else code.let("n0", n0)
     return Blocks(grid, env, m0, n0, m_total, n_total)
-

@@ -14,6 +14,7 @@ from emmy.codegen.families.rowscalars import RowScalars
 from emmy.codegen.families.staging import Stager, Tile
 from emmy.ir.kernel import Lit, X
 from emmy.ir.views.contraction_view import ContractionView
+from emmy.ir.views.product import top_folds
 
 
 class Contraction:
@@ -41,8 +42,10 @@ class Contraction:
         self.scalars_m.compute(code)
         self.scalars_n.compute(code)
         b = self.blocks
-        stagers = [Stager(self.f, t, self.threads, b.m0, b.batch, self.scalars_m.at) for t in self.left]
-        stagers += [Stager(self.f, t, self.threads, b.n0, b.batch, self.scalars_n.at) for t in self.right]
+        stagers = [Stager(self.f, t, self.threads, b.m0, b.batch, self.scalars_m.of(t.part.scalars)) for t in self.left]
+        stagers += [
+            Stager(self.f, t, self.threads, b.n0, b.batch, self.scalars_n.of(t.part.scalars)) for t in self.right
+        ]
         for s in stagers:
             s.setup(code)
         total = div(add(self.f.total(self.v.k), self.block_k - 1), self.block_k)
@@ -57,4 +60,6 @@ class Contraction:
 
     def known(self, row: X, column: X) -> Callable[[Code, int], Known]:
         """Row scalars at the block's (row, column + e)."""
-        return lambda code, e: {**self.scalars_m.at(code, row), **self.scalars_n.at(code, add(column, e))}
+        only = {f for o in self.v.body.outs for f in top_folds(o.value)}
+        m, n = self.scalars_m.of(only), self.scalars_n.of(only)
+        return lambda code, e: {**m(code, row), **n(code, add(column, e))}

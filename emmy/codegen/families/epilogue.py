@@ -80,7 +80,7 @@ class Epilogue:
                 env[self.n.axes[-1]] = add(env[self.n.axes[-1]], e)
             else:
                 env = self._env(m, add(n, e))
-            loads = {x: convert(elem(a, e), register(x.dtype)) for x, a in raw.items()}
+            loads: dict[Expr, X] = {x: convert(elem(a, e), register(x.dtype)) for x, a in raw.items()}
             known = {**scalars(c, e), **{x: v[e] for x, v in held.items()}, **loads}
             point = self.f.scope(c, env, known)
             for k, out in enumerate(self.outs):
@@ -94,9 +94,7 @@ class Epilogue:
             if array is not None:
                 c.emit(StoreVector(self._place(k, first), array.name, i32(0), self.width))
 
-    def _element(
-        self, c: Code, m: X, n: X, e: int, held: Held, scalars: Callable[[Code, int], Known]
-    ) -> None:
+    def _element(self, c: Code, m: X, n: X, e: int, held: Held, scalars: Callable[[Code, int], Known]) -> None:
         env = self._env(m, n)
         known = {**scalars(c, e), **{x: v[e] for x, v in held.items()}}
         point = self.f.scope(c, env, known)
@@ -110,8 +108,8 @@ class Epilogue:
         for x in out.tensor.shape:
             n = n * int(x.value) if isinstance(x, Const) and n else 0
         type = "i64" if n == 0 or n >= 2**31 else "i32"
-        return Place("global", self.f.scalars.result(k), (self._integer(offset(out.index, out.tensor.shape), env, type),),
-                     out.tensor.dtype)  # fmt: skip
+        at = self._integer(offset(out.index, out.tensor.shape), env, type)
+        return Place("global", self.f.scalars.result(k), (at,), out.tensor.dtype)
 
     def _integer(self, e: Expr, env: Env, type: str) -> X:
         if isinstance(e, Ax):

@@ -23,7 +23,9 @@ class Frame:
         self.body, self.scalars, self.name, self.comment = body, scalars, name, comment
         self.code = Code(scalars.names)
 
-    def kernel(self, shared: Sequence[Buffer], grid: tuple[Expr, Expr, Expr], threads: int, min_blocks: int = 0) -> Kernel:
+    def kernel(
+        self, shared: Sequence[Buffer], grid: tuple[Expr, Expr, Expr], threads: int, min_blocks: int = 0
+    ) -> Kernel:
         """What has been written into `code`, as a kernel."""
         body = tuple(self.code.statements)
         return Kernel(self.name, self.comment, self.scalars.params, tuple(shared), grid, threads, body, min_blocks)
@@ -94,7 +96,7 @@ class Frame:
 
 
 def merged_stride(form: Affine, axes: Sequence[Ax]) -> Expr | None:
-    """The stride of the linear index over `axes`, where each axis continues the one inside it; None where one does not."""
+    """The stride of the linear index over `axes`, each continuing the one inside it; None where one does not."""
     if not axes:
         return const(0)
     inner = axes[-1]

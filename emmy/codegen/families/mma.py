@@ -7,6 +7,7 @@ step ahead of the products.  Fragment maps follow the PTX ISA manual, sections o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from emmy.codegen.expr import TID, Code, add, div, elem, i32, lt, mod, mul
@@ -17,7 +18,7 @@ from emmy.codegen.families.staging import Tile, swizzled
 from emmy.codegen.scalar import Scalars
 from emmy.errors import LoweringError
 from emmy.ir.kernel import Elem, Kernel, Lit, Mma, X
-from emmy.ir.loop import Ax, Body
+from emmy.ir.loop import Ax, Body, Expr
 from emmy.ir.schedule import Row
 from emmy.ir.views.access import async_copy, run_side
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
@@ -178,7 +179,7 @@ class _Mma:
                 n = c.let("n", add(b.n0, column))
                 d0 = add(mul(i, fn * 4), mul(j, 4), mul(h, 2))
                 sums = zip(self.v.sums, self.acc, strict=True)
-                held = {s.node: [elem(acc, add(d0, q)) for q in range(2)] for s, acc in sums}
+                held: dict[Expr, Sequence[X]] = {s.node: [elem(acc, add(d0, q)) for q in range(2)] for s, acc in sums}
                 epilogue.store(c, m, n, held, self.x.known(row, column))
 
 

@@ -6,10 +6,10 @@ shuffles.  The results lie in shared memory, one f32 a row and fold.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from emmy.codegen.expr import TID, Code, add, call, convert, div, elem, f32, i32, lt, mod, mul, shared_at
-from emmy.codegen.families.frame import Env, Frame, Known, clamp, static
+from emmy.codegen.families.frame import Env, Frame, Known, clamp
 from emmy.ir.build import scalar
 from emmy.ir.dtype import DTYPES, register
 from emmy.ir.kernel import Buffer, LoadVector, X
@@ -58,22 +58,24 @@ class RowScalars:
             self._one(code, s)
             code.barrier()
 
-    def at(self, code: Code, row: X) -> Known:
-        """The scalars of the block's row `row`, read from shared memory."""
+    def at(self, code: Code, row: X, only: Collection[Expr]) -> Known:
+        """The scalars among `only` of the block's row `row`, read from shared memory."""
         known: dict[Expr, X] = {}
         for s, b in self.buffers.items():
-            known[s] = code.load("scalar", "f32", shared_at(b, row if b.shape[0] > 1 or static(row) == 0 else 0))
+            if s in only:
+                known[s] = code.load("scalar", "f32", shared_at(b, row if b.shape[0] > 1 else 0))
         return known
+
+    def of(self, only: Collection[Expr]) -> Callable[[Code, X], Known]:
+        """`at` for one consumer: a part, or the results."""
+        return lambda code, row: self.at(code, row, only)
 
     def _earlier(self, s: Expr) -> list[Expr]:
         return self.scalars[: self.scalars.index(s)]
 
     def _known(self, code: Code, s: Expr, row: X) -> Known:
-        known: dict[Expr, X] = {}
-        for e in self._earlier(s):
-            b = self.buffers[e]
-            known[e] = code.load("scalar", "f32", shared_at(b, row if b.shape[0] > 1 else 0))
-        return known
+        inside = top_folds(s.body) if isinstance(s, Fold) else []
+        return self.at(code, row, [e for e in self._earlier(s) if e in inside])
 
     def _one(self, code: Code, s: Expr) -> None:
         rows = self.buffers[s].shape[0]
@@ -113,7 +115,7 @@ class RowScalars:
                 for p in range(0, chunk, piece):
                     inner.emit(LoadVector(array.name, i32(p), piece, self.f.at(node.slot, add(start, p))))
             for e in range(chunk):
-                held = {n: convert(elem(a, e), register(n.dtype)) for n, a in arrays.items()}
+                held: dict[Expr, X] = {n: convert(elem(a, e), register(n.dtype)) for n, a in arrays.items()}
                 value = self.f.value(inner, body, {**env, axis: add(k, e)}, {**known, **held})
                 inner.assign(acc, call(word, acc, value, type="f32"))
         for d in (16, 8, 4, 2, 1):

@@ -6,6 +6,7 @@ neighbours, so that operands are read from shared memory as vectors.  Shared til
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from emmy.codegen.expr import TID, Code, add, call, div, elem, f32, i32, mod, mul, shared_at
@@ -15,7 +16,7 @@ from emmy.codegen.families.staging import Tile
 from emmy.codegen.scalar import Scalars
 from emmy.errors import LoweringError
 from emmy.ir.kernel import Kernel, Layout, LoadVector, Var, X
-from emmy.ir.loop import Ax, Body
+from emmy.ir.loop import Ax, Body, Expr
 from emmy.ir.schedule import Row
 from emmy.ir.views.access import async_copy, run_side
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
@@ -70,7 +71,18 @@ def _tile(view: ContractionView, c: TileConfig, name: str, part: Part, own: tupl
     copies = c.copies and run == "own" and rows % 4 == 0 and async_copy(part, view.body, own, view.k, "f32")
     pad = 4 if run == "k" and rows % 4 == 0 else 0
     return Tile(
-        name, part, own, view.k, rows, c.block_k, "f32", run, "own", "async" if copies else "sync", c.stages, Layout(pad)
+        name,
+        part,
+        own,
+        view.k,
+        rows,
+        c.block_k,
+        "f32",
+        run,
+        "own",
+        "async" if copies else "sync",
+        c.stages,
+        Layout(pad),
     )
 
 
@@ -135,7 +147,7 @@ class _Tiled:
             m, n = c.let("m", add(b.m0, row)), c.let("n", add(b.n0, column))
             at = add(mul(i, fn), mul(g, wn))
             sums = zip(self.v.sums, self.acc, strict=True)
-            held = {s.node: [elem(acc, add(at, e)) for e in range(wn)] for s, acc in sums}
+            held: dict[Expr, Sequence[X]] = {s.node: [elem(acc, add(at, e)) for e in range(wn)] for s, acc in sums}
             epilogue.store(c, m, n, held, self.x.known(row, column))
 
 

@@ -30,7 +30,9 @@ def tile_facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | 
     if isinstance(view, str):
         return view
     facts = _facts("tile", view, sizes)
-    copies = any(run_side(p, body, own, view.k) == "own" and async_copy(p, body, own, view.k, "f32") for p, own in _parts(view))
+    copies = any(
+        run_side(p, body, own, view.k) == "own" and async_copy(p, body, own, view.k, "f32") for p, own in _parts(view)
+    )
     facts["tile-body"] = [(body.hash, *_extents(view, sizes))]
     facts["tile-copies"] = [(body.hash,)] if copies else []
     return facts

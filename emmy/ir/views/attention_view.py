@@ -24,7 +24,10 @@ QUERY_REGISTERS = 32
 
 @dataclass(frozen=True)
 class AttentionView:
-    """`score` holds the fold `dot`, the sum `sum`; `values` are the online sums with an axis of their own, `weights` the others."""
+    """`score` holds the fold `dot`, whose parts `sum` has.
+
+    `values` are the online sums with an axis of their own, `weights` the others.
+    """
 
     body: Body
     batch: tuple[Ax, ...]

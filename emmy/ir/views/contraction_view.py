@@ -1,6 +1,7 @@
 """A loop body read as a contraction.
 
-    out[b, m, n] = epilogue(C_1, C_2, …, loads, row scalars)      C_j[b, m, n] = sum over k of A_j[b, m, k] * B_j[b, n, k]
+    out[b, m, n] = epilogue(C_1, C_2, …, loads, row scalars)
+    C_j[b, m, n] = sum over k of A_j[b, m, k] * B_j[b, n, k]
 
 Each of b, m, n, k is a list of axes, linearized by mixed radix with the last axis fastest.  The parts A_j and B_j are
 element-wise expressions; a fold inside a part or the epilogue that does not depend on k is a row scalar, computed by a
@@ -74,7 +75,11 @@ def contraction_view(body: Body) -> ContractionView | str:
     axes = body.outs[0].axes
     if any(o.axes != axes for o in body.outs):
         return "results over different axes"
-    if any(not i.free <= set(axes) or any(isinstance(n, Fold) for n in outside_folds(i)) for o in body.outs for i in o.index):
+    if any(
+        not i.free <= set(axes) or any(isinstance(n, Fold) for n in outside_folds(i))
+        for o in body.outs
+        for i in o.index
+    ):
         return "a store index that is not arithmetic on the axes"
     sums = _sums(body.outs)
     if isinstance(sums, str):

@@ -1,6 +1,6 @@
 """A sum of products, taken apart: which factors and which axes belong to the left part, which to the right.
 
-    sum over K of  left(batch, M, K) * right(batch, N, K)
+sum over K of  left(batch, M, K) * right(batch, N, K)
 """
 
 from __future__ import annotations
@@ -154,11 +154,11 @@ def split(s: Sum, free: Sequence[Ax], last: Ax | None) -> Split | str:
     return "no division of the factors leaves each part axes of its own" if best is None else best[1]
 
 
-def _division(
-    s: Sum, sides: tuple[int, ...], among: set[Ax], last: Ax | None
-) -> tuple[tuple[int, ...], Split] | None:
+def _division(s: Sum, sides: tuple[int, ...], among: set[Ax], last: Ax | None) -> tuple[tuple[int, ...], Split] | None:
     k = set(s.axes)
-    left, right = (join([f for f, side in zip(s.factors, sides, strict=True) if side == which], s.axes) for which in (0, 1))
+    left, right = (
+        join([f for f, side in zip(s.factors, sides, strict=True) if side == which], s.axes) for which in (0, 1)
+    )
     if not (left.value.free & k) or not (right.value.free & k):
         return None
     a, b = left.value.free & among, right.value.free & among

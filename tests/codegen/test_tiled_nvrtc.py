@@ -1,0 +1,67 @@
+"""NVRTC accepts every sort of contraction and attention kernel for every target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from emmy.codegen.cuda import source
+from emmy.codegen.lower import lower
+from emmy.egraph.schedule import schedule_rows
+from emmy.ir.loop import Body
+from emmy.ir.target import TARGETS, target
+from emmy.runtime.nvrtc import Compiled, Job, compile_many
+from tests import bodies as B
+
+pytestmark = pytest.mark.nvrtc
+RULESETS = Path(__file__).parents[2] / "rulesets"
+BODIES: dict[str, Body] = {
+    "linear": B.linear(512, 512, 512),
+    "linear k by n": B.linear(512, 512, 512, "f16", trans_b=False),
+    "odd": B.linear(33, 77, 65),
+    "f32": B.linear(200, 300, 400, "f32"),
+    "normalized": B.rms_linear(512, 256, 512, factored=False),
+    "gated": B.swiglu(256, 512, 256),
+    "attention": B.attention(1, 4, 2, 256, 256, 64, causal=True),
+    "attention, long heads": B.attention(1, 2, 2, 256, 256, 256),
+}
+
+
+def sample(body: Body, arch: str, count: int) -> list[tuple[str, str, Job, int]]:
+    """`count` of the legal rows, spread evenly: family, row, what to compile, bytes of shared memory."""
+    card = target(arch)
+    rows = [
+        r for r in schedule_rows([body], card, {}, RULESETS).rows[body.hash] if r.family not in ("plain", "map", "row")
+    ]
+    found = []
+    for r in rows[:: max(1, len(rows) // count)][:count]:
+        kernel = lower(body, r.family, r.row, card, "k_test")
+        assert kernel.smem <= card.smem_block
+        assert kernel.smem <= r.config.smem + 512, "the rule counts less shared memory than the kernel has"
+        found.append((r.family, r.row.text, Job(source(kernel), kernel.name, arch), kernel.smem))
+    return found
+
+
+@pytest.mark.parametrize("arch", TARGETS)
+@pytest.mark.parametrize("name", BODIES)
+def test_rows_compile_for_the_target(name: str, arch: str) -> None:
+    rows = sample(BODIES[name], arch, 3)
+    built = compile_many([job for _, _, job, _ in rows])
+    for (_, row, _, _), binary in zip(rows, built, strict=True):
+        assert isinstance(binary, Compiled), f"{row}: {binary}"
+        assert "warning" not in binary.log, row
+
+
+def test_large_tiles_do_not_spill() -> None:
+    card = target("sm_90a")
+    body = B.linear(4096, 4096, 4096)
+    rows = [
+        r
+        for r in schedule_rows([body], card, {}, RULESETS).rows[body.hash]
+        if "f4x8/k" in r.row.text and r.family == "mma"
+    ]
+    picked = [r for r in rows if r.row.stage.where == "smem-async"][::6]
+    kernels = [lower(body, r.family, r.row, card, "k_test") for r in picked]
+    built = compile_many([Job(source(k), k.name, card.arch) for k in kernels])
+    assert [b.spill_bytes for b in built if isinstance(b, Compiled)] == [0] * len(picked)

@@ -1,0 +1,217 @@
+"""Contraction and attention kernels compute what their bodies say: on the CPU here, on a GPU where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from emmy.codegen.families.attention import lower_attention
+from emmy.codegen.families.mma import lower_mma
+from emmy.codegen.families.tile import lower_tile
+from emmy.codegen.scalar import Scalars
+from emmy.egraph.schedule import schedule_rows
+from emmy.ir.kernel import Kernel
+from emmy.ir.loop import Body, size
+from emmy.ir.schedule import Row
+from emmy.ir.target import target
+from tests import bodies as B
+from tests import host_cuda
+from tests.codegen import check
+
+RULESETS = Path(__file__).parents[2] / "rulesets"
+S = size("s")
+host = pytest.mark.skipif(not host_cuda.available(), reason="no C++ compiler to run kernels on the CPU")
+
+CONTRACTIONS: dict[str, tuple[Body, Mapping[str, int]]] = {
+    "whole tiles": (B.linear(64, 96, 64), {}),
+    "odd": (B.linear(33, 77, 65), {}),
+    "tiny": (B.linear(2, 3, 5), {}),
+    "aligned tails": (B.linear(40, 104, 72), {}),
+    "bias, activation, batch, k by n": (B.linear(40, 96, 72, bias=True, batch=3, trans_b=False, act=True), {}),
+    "transposed left": (B.linear(64, 96, 72, trans_a=True), {}),
+    "matrix times vector": (B.matvec(64, 128), {}),
+    "scale in the epilogue": (B.rms_linear(70, 96, 128), {}),
+    "scale on the operand": (B.rms_linear(70, 96, 128, factored=False), {}),
+    "two results": (B.rms_linear(64, 96, 96, keep=True), {}),
+    "two sums": (B.swiglu(65, 96, 128), {}),
+    "head split": (B.head_split(40, 4, 16, 128), {}),
+    "head merge": (B.head_merge(40, 4, 16, 128), {}),
+    "patches": (B.patches(2, 3, 32, 8, 64), {}),
+    "dequantized": (B.dequant(8, 16, 40), {}),
+    "symbolic rows": (B.linear(S, 96, 128), {"s": 37}),
+    "symbolic sum": (B.linear(40, 96, S), {"s": 45}),
+    "empty sum": (B.linear(8, 8, S), {"s": 0}),
+    "f16": (B.linear(40, 24, 64, "f16"), {}),
+}
+MMA_ROWS = (
+    "WORK=w2x2,TILE=mma_m16n8k16_{}_f32/f2x3/k2,REDUCE=,STAGE=d3/smem-async,RASTER=gm8",
+    "WORK=w1x2,TILE=mma_m16n8k16_{}_f32/f1x2/k4,REDUCE=,STAGE=d2/smem,RASTER=",
+)
+TILE_ROWS = (
+    "WORK=t8x8,TILE=f4x8/k16,REDUCE=,STAGE=d2/smem,RASTER=",
+    "WORK=t4x16,TILE=f3x2/k8,REDUCE=,STAGE=d3/smem-async,RASTER=gm4",
+    "WORK=t1x32,TILE=f1x1/k8,REDUCE=,STAGE=d2/smem-async,RASTER=",
+)
+ATTENTIONS: dict[str, tuple[Body, Mapping[str, int]]] = {
+    "whole tiles": (B.attention(2, 2, 2, 32, 64, 16), {}),
+    "causal, grouped heads": (B.attention(1, 4, 2, 40, 40, 24, causal=True), {}),
+    "additive mask, token major": (B.attention(1, 2, 2, 33, 70, 32, mask="add", token_major=True), {}),
+    "one query": (B.attention(1, 8, 2, 1, 50, 64), {}),
+    "short values": (B.attention(1, 2, 1, 20, 30, 20, value_dim=8, causal=True), {}),
+    "odd heads": (B.attention(1, 2, 1, 20, 30, 13, value_dim=9), {}),
+    "symbolic": (B.attention(1, 2, 1, S, S, 16, causal=True), {"s": 77}),
+    "causal, token major": (B.attention(1, 4, 2, 40, 90, 16, causal=True, token_major=True), {}),
+}
+ATTENTION_ROWS = (
+    "WORK=w2,TILE=mma_m16n8k16_bf16_f32/f1x4,REDUCE=,STAGE=d2/smem-async,RASTER=",
+    "WORK=w1,TILE=mma_m16n8k16_bf16_f32/f2x2,REDUCE=,STAGE=d1/smem-async,RASTER=",
+    "WORK=w1,TILE=mma_m16n8k16_bf16_f32/f1x4,REDUCE=,STAGE=d2/smem,RASTER=",
+    "WORK=t32,TILE=f1,REDUCE=,STAGE=,RASTER=",
+    "WORK=t64,TILE=f4,REDUCE=,STAGE=,RASTER=",
+)
+# units of the result type's spacing: rounding of the result, and of arithmetic on operands to their 16-bit type
+TOLERANCE = 8.0
+
+
+def mma(body: Body, row: str) -> Kernel:
+    dtype = body.outs[0].tensor.dtype
+    return lower_mma(body, Row.parse(row.format(dtype)), Scalars(body), "k_mma", row)
+
+
+def tile(body: Body, row: str) -> Kernel:
+    return lower_tile(body, Row.parse(row), Scalars(body), "k_tile", row)
+
+
+def attention(body: Body, row: str) -> Kernel:
+    return lower_attention(body, Row.parse(row), Scalars(body), "k_attention", row)
+
+
+@host
+@pytest.mark.parametrize("row", MMA_ROWS)
+@pytest.mark.parametrize("name", CONTRACTIONS)
+def test_contractions_on_tensor_cores(name: str, row: str) -> None:
+    body, sizes = CONTRACTIONS[name]
+    assert check.error(body, mma(body, row), sizes) < TOLERANCE
+
+
+@host
+@pytest.mark.parametrize("row", TILE_ROWS)
+@pytest.mark.parametrize("name", CONTRACTIONS)
+def test_contractions_on_threads(name: str, row: str) -> None:
+    body, sizes = CONTRACTIONS[name]
+    assert check.error(body, tile(body, row), sizes) < TOLERANCE
+
+
+@host
+def test_integer_valued_products_are_exact() -> None:
+    body = B.linear(33, 40, 72)
+    rng = np.random.default_rng(3)
+    given = [check.operand(t, {}, rng).astype(np.float32) for t in body.slots]
+    given = [np.clip(np.round(g), -2, 2).astype(host_cuda.NUMPY["bf16"]) for g in given]
+    assert check.error(body, mma(body, MMA_ROWS[0]), {}, given) == 0.0
+
+
+@host
+def test_f32_products_keep_f32_precision() -> None:
+    body = B.linear(33, 40, 72, "f32")
+    assert check.error(body, tile(body, TILE_ROWS[0])) < 8.0  # units of 2^-20
+
+
+@host
+@pytest.mark.parametrize("row", ATTENTION_ROWS)
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_attention(name: str, row: str) -> None:
+    body, sizes = ATTENTIONS[name]
+    assert check.error(body, attention(body, row), sizes) < 1.0
+
+
+@host
+@pytest.mark.parametrize("row", ATTENTION_ROWS)
+def test_masked_keys_do_not_poison_a_row_and_a_row_without_keys_is_nan(row: str) -> None:
+    body = B.attention(1, 1, 1, 20, 40, 16, mask="add")
+    given = check.operands(body, {})
+    (at,) = (k for k, s in enumerate(body.slots) if len(s.shape) == 2 and s.shape[0].text == "20")
+    mask = given[at].astype(np.float32)
+    mask[:, :17] = -np.inf
+    mask[3, :] = -np.inf
+    given[at] = mask.astype(given[at].dtype)
+    assert check.error(body, attention(body, row), {}, given) < 1.0
+
+
+@host
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_the_row_of_the_walkthrough_is_legal_and_right(dtype: str) -> None:
+    body = B.attention(1, 1, 1, 16, 16, 16, dtype=dtype)
+    rows = schedule_rows([body], target("sm_120a"), {}, RULESETS).rows[body.hash]
+    (row,) = (r for r in rows if r.row.text == "WORK=t32,TILE=f1,REDUCE=,STAGE=,RASTER=")
+    assert check.error(body, lower_attention(body, row.row, Scalars(body), "k", "")) < 1.0
+
+
+# ---- on a GPU ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CONTRACTIONS)
+def test_every_legal_contraction_row_on_the_gpu(name: str) -> None:
+    body, sizes = CONTRACTIONS[name]
+    _on_gpu(body, sizes, TOLERANCE)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_every_legal_attention_row_on_the_gpu(name: str) -> None:
+    body, sizes = ATTENTIONS[name]
+    _on_gpu(body, sizes, 2.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("body", [B.linear(257, 383, 520), B.linear(300, 256, 1030, trans_b=False),
+                                  B.rms_linear(130, 264, 512), B.attention(2, 4, 2, 200, 333, 128, causal=False),
+                                  B.attention(1, 2, 2, 300, 300, 256, causal=True)])  # fmt: skip
+def test_larger_shapes_around_tile_edges_on_the_gpu(body: Body) -> None:
+    _on_gpu(body, {}, TOLERANCE)
+
+
+def _on_gpu(body: Body, sizes: Mapping[str, int], tolerance: float) -> None:
+    import torch
+
+    from emmy.codegen.cuda import source
+    from emmy.codegen.lower import lower
+    from emmy.ir.evaluate import evaluate, integer
+    from emmy.runtime.driver import Arguments, Invocation, allow_smem, load
+    from emmy.runtime.local import local_arch
+    from emmy.runtime.nvrtc import Compiled, Job, compile_many
+
+    arch = local_arch()
+    assert arch is not None
+    torch.zeros(1, device="cuda")
+    card = target(arch)
+    rows = [r for r in schedule_rows([body], card, sizes, RULESETS).rows[body.hash] if r.family != "plain"]
+    kernels = [lower(body, r.family, r.row, card, "k_test") for r in rows]
+    given = check.operands(body, sizes)
+    expected = evaluate(body, given, sizes)
+    held = [_device(a) for a in given]
+    for r, k, built in zip(rows, kernels, compile_many([Job(source(k), k.name, arch) for k in kernels]), strict=True):
+        assert isinstance(built, Compiled), r.row.text
+        results = [np.full(e.shape, 0xFF, np.uint8) for e in expected]
+        outs = [torch.full((a.size * check.DTYPES[o.tensor.dtype].bytes,), 0xFF, dtype=torch.uint8, device="cuda")
+                for a, o in zip(results, body.outs, strict=True)]  # fmt: skip
+        function = load(built.cubin, k.name, built.static_smem)
+        allow_smem(function, k.dynamic_smem)
+        pointers = Arguments([t.data_ptr() for t in (*held, *outs)] + [sizes[n] for n in body.sizes])
+        grid: Any = tuple(integer(g, sizes) for g in k.grid)
+        Invocation(function, grid, k.threads, k.dynamic_smem, pointers).launch(torch.cuda.current_stream().cuda_stream)
+        torch.cuda.synchronize()
+        found = [t.cpu().numpy().view(host_cuda.NUMPY[o.tensor.dtype]).reshape(e.shape)
+                 for t, o, e in zip(outs, body.outs, expected, strict=True)]  # fmt: skip
+        assert check.distance(body, found, expected) < tolerance, r.row.text
+
+
+def _device(a: np.ndarray[Any, Any]) -> Any:
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(a).reshape(-1).view(np.uint8).copy()).cuda()
