@@ -1,7 +1,7 @@
 """From an exported, functional FX graph to Torch IR.
 
-One walk in graph order.  Integer arithmetic on sizes becomes Loop IR expressions, assertions vanish, regions that only
-set a mode (no_grad, autocast) are inlined, and what nothing reads is dropped.
+One walk in graph order.  Integer arithmetic on sizes becomes Loop IR expressions, assertions vanish, and what nothing
+reads is dropped.  Regions that only set a mode (no_grad, autocast) were inlined by PyTorch's functionalization.
 """
 
 from __future__ import annotations
@@ -23,16 +23,6 @@ from emmy.frontend.symbolic import SizeNames
 from emmy.ir.graph import Input, Node, Ref
 from emmy.ir.loop import Const, Expr, Tensor
 
-# Regions that run their body once with the operands that follow their own options.
-_INLINED: Final = (
-    "wrap_with_set_grad_enabled",
-    "wrap_with_autocast",
-    "wrap",
-    "hints_wrapper",
-    "invoke_subgraph",
-    "tag_activation_checkpoint",
-    "wrap_activation_checkpoint",
-)
 # Operations without a result that only check or hint: the compiled code checks shapes at its own border.
 _EFFECT_FREE: Final = ("_assert", "sym_constrain_range", "_functional_assert", "_functional_sym_constrain_range")
 # Arguments that say where or how PyTorch stores a tensor, which the compiler decides itself.
@@ -147,8 +137,10 @@ class Walk:
             self.values[node] = self._number(value, where)
             return
         if isinstance(node.target, torch._ops.HigherOrderOperator):
-            self._region(node, where)
-            return
+            raise UnsupportedError(
+                f"the control-flow operation {node.target} at {where}",
+                "the program must be straight-line: use torch.where, or capture one branch at a time",
+            )
         results = self._results(value, where)
         op = str(node.target)
         if not results:
@@ -190,24 +182,6 @@ class Walk:
             constant = value.node.maybe_as_float() if isinstance(value, torch.SymFloat) else value.node.maybe_as_bool()
             return constant if constant is not None else _Unknown(str(value), where)
         return value
-
-    def _region(self, node: FxNode, where: str) -> None:
-        name = node.target.name() if callable(getattr(node.target, "name", None)) else str(node.target)  # type: ignore[union-attr]
-        if name not in _INLINED:
-            raise UnsupportedError(
-                f"the control-flow operation {name} at {where}",
-                "the program must be straight-line: use torch.where, or capture one branch at a time",
-            )
-        # the region's options come first, then its graph, then (after an identifier, for some) its operands
-        modules = [i for i, a in enumerate(node.args) if isinstance(self.values.get(a), GraphModule)]  # type: ignore[arg-type]
-        if not modules:
-            raise UnsupportedError(f"{name} at {where} has no body")
-        inner: GraphModule = self.values[node.args[modules[0]]]  # type: ignore[index]
-        holders = [n for n in inner.graph.nodes if n.op == "placeholder"]
-        operands = node.args[len(node.args) - len(holders) :] if holders else ()
-        for holder, operand in zip(holders, operands, strict=True):
-            self.values[holder] = self.arg(operand, node)
-        self.values[node] = tuple(self.run(inner))
 
     def _results(self, value: Any, where: str) -> tuple[Tensor, ...]:
         if isinstance(value, torch.Tensor):

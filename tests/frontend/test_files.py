@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from emmy.errors import ModelFileError, UsageError
+from emmy.errors import ModelFileError, UnsupportedError, UsageError
 from emmy.frontend import interpret
 from emmy.frontend.files import example_tensors, load_file
 
@@ -49,6 +49,35 @@ def test_exported_program_loads_and_computes_what_it_did(tmp_path: Path, name: s
         expected = program.module(x)
         assert torch.equal(results["y"], expected["y"])
         assert torch.equal(results["last"], expected["last"])
+
+
+class Regions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            y = x * 2
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.linear(y)
+
+
+def test_regions_that_set_a_mode_load(tmp_path: Path) -> None:
+    module, x = Regions(), torch.randn(2, 8)
+    torch.export.save(torch.export.export(module, (x,), strict=False), tmp_path / "regions.pt2")
+    program = load_file(tmp_path / "regions.pt2")
+    assert torch.equal(interpret(program.graph, program.weights, [x])[0], module(x))
+
+
+def test_control_flow_in_a_file_is_unsupported(tmp_path: Path) -> None:
+    class Branch(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cond(x.sum() > 0, lambda v: v + 1, lambda v: v - 1, (x,))
+
+    torch.export.save(torch.export.export(Branch(), (torch.randn(2),), strict=False), tmp_path / "branch.pt2")
+    with pytest.raises(UnsupportedError, match="the control-flow operation cond"):
+        load_file(tmp_path / "branch.pt2")
 
 
 def test_saved_example_inputs_are_the_example(tmp_path: Path) -> None:
