@@ -73,10 +73,17 @@ def gelu_expression() -> str:
 def blog_cases() -> list[Case]:
     """The six validation cases published with the first Emmy."""
     cases = [
-        Case("blog/rms_norm_32x2048", program(rand("x", "f32", 1, 32, 2048), rand("w", "f32", 2048), "F.rms_norm(x, (2048,), w, 1e-6)"),
-             terms=2048),
-        Case("blog/softmax_28x2048x2048", program(rand("x", "f32", 1, 28, 2048, 2048), "F.softmax(x, dim=-1)"), terms=2048),
-    ]  # fmt: skip
+        Case(
+            "blog/rms_norm_32x2048",
+            program(rand("x", "f32", 1, 32, 2048), rand("w", "f32", 2048), "F.rms_norm(x, (2048,), w, 1e-6)"),
+            terms=2048,
+        ),
+        Case(
+            "blog/softmax_28x2048x2048",
+            program(rand("x", "f32", 1, 28, 2048, 2048), "F.softmax(x, dim=-1)"),
+            terms=2048,
+        ),
+    ]
     for rows in (32, 512):
         cases.append(Case(f"blog/gelu_{rows}x18944", program(rand("x", "f32", rows, 18944), gelu_expression())))
         linear = program(rand("x", "f32", rows, 3584), rand("w", "f32", 3584, 3584), "F.linear(x, w)")
@@ -106,7 +113,10 @@ def shape_cases() -> list[Case]:
             "cumsum": (n, program(x, "x.cumsum(-1)")),
             "transpose": (1, program(x, rand("y", dtype, n, m), "x.t() + y")),
             "cat": (1, program(x, y, "torch.cat([x, y], -1)")),
-            "embedding": (1, program(f"i=torch.randint({n}, (2, 5))", rand("w", dtype, n, 33 * m), "F.embedding(i, w)")),
+            "embedding": (
+                1,
+                program(f"i=torch.randint({n}, (2, 5))", rand("w", dtype, n, 33 * m), "F.embedding(i, w)"),
+            ),
         }
         # swiglu rounds the gate to the type before it multiplies; a kernel that keeps it errs less
         for op, (terms, text) in code.items():
@@ -133,27 +143,68 @@ def attention_cases() -> list[Case]:
 
 def row_cases(sample: int) -> list[Case]:
     """Bodies whose legal rows are sampled, so that every family is met by several of them."""
+
     def one(name: str, *lines: str, terms: int = 1, stores: int = 0, place: str = "") -> Case:
         return Case(f"bodies/{name}", program(*lines), terms=terms, stores=stores, place=place, sample=sample)
 
-    cases = [
+    return [
         one("swiglu_bf16", rand("x", "bf16", 64, 1024), rand("y", "bf16", 64, 1024), "F.silu(x) * y", stores=1),
         one("gelu_f32", rand("x", "f32", 33, 4097), gelu_expression()),
         one("add_transposed_f16", rand("x", "f16", 77, 136), rand("y", "f16", 136, 77), "x.t() + y"),
         one("softmax_f32", rand("x", "f32", 33, 2304), "F.softmax(x, dim=-1)", terms=2304),
-        one("rms_norm_bf16", rand("x", "bf16", 33, 4096), rand("w", "bf16", 4096), "F.rms_norm(x, (4096,), w, 1e-6)", terms=4096),
-        one("layer_norm_f16", rand("x", "f16", 7, 4097), rand("w", "f16", 4097), rand("b", "f16", 4097),
-            "F.layer_norm(x, (4097,), w, b)", terms=4097),
+        one(
+            "rms_norm_bf16",
+            rand("x", "bf16", 33, 4096),
+            rand("w", "bf16", 4096),
+            "F.rms_norm(x, (4096,), w, 1e-6)",
+            terms=4096,
+        ),
+        one(
+            "layer_norm_f16",
+            rand("x", "f16", 7, 4097),
+            rand("w", "f16", 4097),
+            rand("b", "f16", 4097),
+            "F.layer_norm(x, (4097,), w, b)",
+            terms=4097,
+        ),
         one("linear_f32", rand("x", "f32", 96, 256), rand("w", "f32", 192, 256), "F.linear(x, w)", terms=256),
-        one("linear_odd_f32", rand("x", "f32", 33, 77), rand("w", "f32", 130, 77), rand("b", "f32", 130), "F.linear(x, w, b)", terms=77),
+        one(
+            "linear_odd_f32",
+            rand("x", "f32", 33, 77),
+            rand("w", "f32", 130, 77),
+            rand("b", "f32", 130),
+            "F.linear(x, w, b)",
+            terms=77,
+        ),
         one("matmul_f32", rand("x", "f32", 3, 64, 128), rand("y", "f32", 3, 128, 96), "x @ y", terms=128),
         one("linear_bf16", rand("x", "bf16", 128, 512), rand("w", "bf16", 256, 512), "F.linear(x, w)", terms=512),
-        one("linear_odd_f16", rand("x", "f16", 77, 264), rand("w", "f16", 136, 264), rand("b", "f16", 136),
-            "F.linear(x, w, b)", terms=264),
-        one("linear_gelu_bf16", rand("x", "bf16", 64, 256), rand("w", "bf16", 512, 256), "F.gelu(F.linear(x, w), approximate='tanh')",
-            terms=256, stores=1, place="fuse"),
-        one("rms_linear_bf16", rand("x", "bf16", 64, 256), rand("g", "bf16", 256), rand("w", "bf16", 128, 256),
-            "F.linear(F.rms_norm(x, (256,), g, 1e-6), w)", terms=256, stores=2, place="fuse"),
+        one(
+            "linear_odd_f16",
+            rand("x", "f16", 77, 264),
+            rand("w", "f16", 136, 264),
+            rand("b", "f16", 136),
+            "F.linear(x, w, b)",
+            terms=264,
+        ),
+        one(
+            "linear_gelu_bf16",
+            rand("x", "bf16", 64, 256),
+            rand("w", "bf16", 512, 256),
+            "F.gelu(F.linear(x, w), approximate='tanh')",
+            terms=256,
+            stores=1,
+            place="fuse",
+        ),
+        one(
+            "rms_linear_bf16",
+            rand("x", "bf16", 64, 256),
+            rand("g", "bf16", 256),
+            rand("w", "bf16", 128, 256),
+            "F.linear(F.rms_norm(x, (256,), g, 1e-6), w)",
+            terms=256,
+            stores=2,
+            place="fuse",
+        ),
         one("attention_f32", attention("f32", 4, 4, 64, 128, 64, False), terms=128, stores=1, place="fuse"),
         one("attention_bf16", attention("bf16", 4, 2, 128, 128, 64, True), terms=128, stores=2, place="fuse"),
         one("attention_f16", attention("f16", 4, 4, 96, 160, 128, False), terms=160, stores=2, place="fuse"),
@@ -161,8 +212,7 @@ def row_cases(sample: int) -> list[Case]:
         one("cumsum_bf16", rand("x", "bf16", 7, 4097), "x.cumsum(-1)", terms=4097),
         one("embedding_bf16", "i=torch.randint(1000, (4, 33))", rand("w", "bf16", 1000, 136), "F.embedding(i, w)"),
         one("sum_rows_f32", rand("x", "f32", 2304, 77), "x.sum(0)", terms=2304),
-    ]  # fmt: skip
-    return cases
+    ]
 
 
 def all_cases(sample: int = 10) -> list[Case]:

@@ -2,10 +2,10 @@
 
     python -m experiments.validate --out OUT [--only REGEX] [--budget SECONDS] [--no-models] [--cpu]
 
-Cases are saturated, lowered and compiled by a crew of processes; what is ready is executed by other processes, so that a
-kernel that hangs or faults costs its own case.  `OUT/results.jsonl` grows as results come, `OUT/results.json` and
-`OUT/results.md` are written at the end; the table is printed last.  `--cpu` compiles only and lets PyTorch's own result
-stand for ours.  Exit code 1 when a case is wrong, failed or was skipped.
+Cases are saturated, lowered and compiled by a crew of processes; what is ready is executed by other processes, so that
+a kernel that hangs or faults costs its own case.  `OUT/results.jsonl` grows as results come, `OUT/results.json` and
+`OUT/results.md` are written at the end; the table is printed last.  `--cpu` compiles only and lets PyTorch's own
+result stand for ours.  Exit code 1 when a case is wrong, failed or was skipped.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ Record = dict[str, Any]
 
 def missing_packages() -> list[str]:
     """Which of the packages that we need are not here; says so on standard output."""
+
     def absent(name: str) -> bool:
         try:
             return importlib.util.find_spec(name) is None
@@ -98,7 +99,8 @@ def main() -> int:
     cases = [c for c in all_cases(o.sample) if re.search(o.only, c.name) and (o.models or c.group != "models")]
     cases = [c for k, c in enumerate(cases) if c.group not in ("shapes", "attention") or k % o.thin == 0]
     run = Run(o.out)
-    options = ["--out", str(o.out), "--arch", o.arch, "--seed", str(o.seed), "--sample", str(o.sample), "--runs", str(o.runs)]
+    same = ("out", "arch", "seed", "sample", "runs")
+    options = [word for name in same for word in (f"--{name}", str(getattr(o, name)))]
     command = [sys.executable, "-m", "experiments.worker", *options, *(["--cpu"] if o.cpu else [])]
 
     def worker(kind: str, environ: dict[str, str]) -> Any:
