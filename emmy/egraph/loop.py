@@ -92,7 +92,7 @@ def _loads(body: Body) -> set[int]:
 
 
 class _Batch:
-    """Expressions as rows: a leaf is any expression without folds over loads, constants or index arithmetic."""
+    """Expressions as rows: a leaf is a load, or an expression without folds of constants or index arithmetic."""
 
     def __init__(self) -> None:
         self.number: dict[Expr, int] = {}
@@ -163,9 +163,11 @@ class _Batch:
 
 
 def _is_leaf(n: Expr) -> bool:
+    if isinstance(n, Load):
+        return True  # also where its index holds a fold: index arithmetic is not rewritten
     if n.has_fold:
         return False
-    if not n.children or isinstance(n, Load) or n.type == "i64":
+    if not n.children or n.type == "i64":
         return True
     # an index expression as a float, such as the number of summed elements
     return isinstance(n, Op) and n.name == "cast" and n.args[0].type == "i64"
