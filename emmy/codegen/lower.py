@@ -10,6 +10,7 @@ from emmy.codegen.families.map import lower_map
 from emmy.codegen.families.mma import lower_mma
 from emmy.codegen.families.plain import lower_plain
 from emmy.codegen.families.row import lower_row
+from emmy.codegen.families.scan import lower_scan
 from emmy.codegen.families.tile import lower_tile
 from emmy.codegen.scalar import Scalars
 from emmy.ir.kernel import Kernel
@@ -21,6 +22,7 @@ Lower = Callable[[Body, Row, Scalars, str, str], Kernel]
 FAMILIES: Final[dict[str, Lower]] = {
     "map": lower_map,
     "row": lower_row,
+    "scan": lower_scan,
     "attention": lower_attention,
     "mma": lower_mma,
     "tile": lower_tile,

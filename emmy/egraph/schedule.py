@@ -16,6 +16,7 @@ from emmy.egraph.families import attention, contraction
 from emmy.egraph.families import map as maps
 from emmy.egraph.families import plain
 from emmy.egraph.families import row as reduced
+from emmy.egraph.families import scan as scans
 from emmy.ir.config import KernelConfig
 from emmy.ir.loop import Body
 from emmy.ir.schedule import Row, Scheduled
@@ -57,6 +58,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     ),
     Family("tile", "tile.egg", contraction.tile_facts, "Tile", contraction.tile_rows, contraction.tile_config, ("TileRing",)),
     Family("row", "row.egg", reduced.facts, "Row", reduced.rows, reduced.config),
+    Family("scan", "scan.egg", scans.facts, "Scanned", scans.rows, scans.config),
     Family("plain", "plain.egg", plain.facts, "Plain", plain.rows, plain.config),
 )
 

@@ -93,12 +93,13 @@ def _simple(s: S) -> Iterator[str]:
         yield _bare(s)
 
 
-def _bare(s: Barrier | WarpSync | Fence | AsyncCommit | AsyncWait) -> str:
+def _bare(s: S) -> str:
     if isinstance(s, Fence):
         return f"fence {s.scope}"
     if isinstance(s, AsyncWait):
         return f"async wait {s.pending}"
-    return {Barrier: "sync", WarpSync: "sync warp", AsyncCommit: "async commit"}[type(s)]
+    words: dict[type, str] = {Barrier: "sync", WarpSync: "sync warp", AsyncCommit: "async commit"}
+    return words[type(s)]
 
 
 def _assign(s: Assign) -> str:
