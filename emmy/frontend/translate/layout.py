@@ -320,7 +320,7 @@ def diag_embed(t: Terms, c: Call) -> int:
 def triangle(t: Terms, c: Call) -> int:
     """tril, triu."""
     x, k = c.get(0, "self"), c.get(1, "diagonal", 0)
-    row, column = coordinates(c.shape)[-2:]
+    row, column = coordinates(c.shape[-2:])
     below = scalar("le", column, iadd(row, k)) if c.base == "tril" else scalar("le", iadd(row, k), column)
     zero = t.full(False if c.dtype == "bool" else 0 if c.dtype[0] in "iu" else 0.0, (), c.dtype)
     return t.where(mask(t, below, c.shape[-2:]), x, zero)

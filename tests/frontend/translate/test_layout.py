@@ -66,7 +66,7 @@ def test_diagonals_and_triangles() -> None:
         {
             "diagonal": torch.diagonal, "off": lambda x: x.diagonal(1), "below": lambda x: x.diagonal(-2), "diag": torch.diag,
             "build": lambda x: torch.diag(x[0]), "build_off": lambda x: torch.diag(x[0], -1), "embed": torch.diag_embed,
-            "embed_off": lambda x: torch.diag_embed(x, 2), "tril": torch.tril, "triu": torch.triu, "tril1": lambda x: x.tril(1),
+            "embed_off": lambda x: torch.diag_embed(x, 2), "tril": torch.tril, "triu": torch.triu, "tril1": lambda x: x.tril(1), "batched": lambda x: torch.stack([x, x]).triu(),
             "triu-1": lambda x: x.triu(-1), "bool": lambda x: (x > 0).triu(1), "trace": torch.trace,
         },
         torch.randn(4, 5),
