@@ -17,6 +17,7 @@ from emmy.ir.kernel import Kernel
 from emmy.ir.loop import Body
 from emmy.ir.schedule import Row
 from emmy.ir.target import Target
+from emmy.ir.verify_kernel import verify
 
 Lower = Callable[[Body, Row, Scalars, str, str], Kernel]
 FAMILIES: Final[dict[str, Lower]] = {
@@ -42,9 +43,11 @@ def lower(
 ) -> Kernel:
     """The kernel `name` of a body under one schedule row, verified for `target`.
 
-    `operands` and `results` name the parameters; `limits` gives the greatest value of symbolic sizes, where known, which
-    lets indices be 32 bits wide.  Raises LoweringError where the row is not one of the family's for this body.
+    `operands` and `results` name the parameters; `limits` gives the greatest value of symbolic sizes, where known,
+    which lets indices be 32 bits wide.  Raises LoweringError where the row is not one of the family's for this body.
     """
     scalars = Scalars(body, operands, results, limits)
     comment = f"{family} {row.text} of body {body.hash}"
-    return FAMILIES[family](body, row, scalars, name, comment)
+    kernel = FAMILIES[family](body, row, scalars, name, comment)
+    verify(kernel, target)
+    return kernel
