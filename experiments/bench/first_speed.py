@@ -4,7 +4,7 @@
 
 Every case is a process.  All build first (our kernels, torch.compile), side by side; then each measures alone, held
 apart by a file lock.  The peers (eager, torch.compile, ours) are timed in turns, with L2 cold and with L2 warm; then
-the 8 best rows by prediction, 8 random ones and the chosen one, cold, each checked against float64 before.  The regret is
+the 8 best rows by prediction, 8 random ones and the chosen one, cold, each checked against float64.  The regret is
 the chosen row's time over the fastest row's.  Cold decides.  The table is printed last; OUT/first_speed.json holds all.
 """
 
