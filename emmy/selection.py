@@ -23,7 +23,7 @@ from emmy.extract.prior import predict_many, roofline
 from emmy.extract.records import Regime, Snapshot
 from emmy.extract.work import Work, analyse
 from emmy.ir.loop import Body
-from emmy.ir.schedule import Pin, Scheduled
+from emmy.ir.schedule import Pin, Row, Scheduled
 from emmy.ir.target import Target
 from emmy.resources import rulesets
 
@@ -31,6 +31,10 @@ from emmy.resources import rulesets
 BUILD_SECONDS: Final = 1e-9
 # How many more forms of each chosen launch's results are scheduled with it: fewer rounds of search.
 RIVALS: Final = 4
+# With pins, a launch that honours none costs this many times more: the pins decide wherever they can.
+UNPINNED: Final = 1e3
+# How many rows the error about a pin lists.
+NEAREST: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,8 @@ class Selection:
     pins: tuple[Pin, ...] = ()
     held: frozenset[str] = frozenset()
     time_limit: float = 20.0
+    # keep launches that their roofline rules out: what was asked for (a pin, `fuse`) may be among them
+    unpruned: bool = False
     rows: dict[str, list[Scheduled]] = field(default_factory=dict)
     declined: dict[str, dict[str, str]] = field(default_factory=dict)
     enodes: int = 0
@@ -84,7 +90,7 @@ class Selection:
             for l in sorted(closed, key=lambda l: l.id):
                 parts = sum(best.get(p, float("inf")) for p in l.parents) if l.parents else float("inf")
                 best[l.id] = min(bound[l.id], parts)
-            self._candidates = [l for l in closed if bound[l.id] <= best[l.id]]
+            self._candidates = [l for l in closed if self.unpruned or bound[l.id] <= best[l.id]]
         return self._candidates
 
     def schedule(self, bodies: Iterable[Body]) -> None:
@@ -144,16 +150,23 @@ class Selection:
     def cheapest(self, launch: Launch) -> Priced | None:
         """The best scheduled form of a launch; None when none has a row left."""
         found = [p for b in self.forms(launch) if b.hash in self.rows and (p := self.price(b)) is not None]
-        return min(found, key=lambda p: (p.decision.cost, p.body.hash), default=None)
+        return min(found, key=lambda p: (not self._honours(p), p.decision.cost, p.body.hash), default=None)
+
+    def _honours(self, p: Priced) -> bool:
+        """True where the row is one that a pin asks for, or nothing is pinned."""
+        return not self.pins or any(pin.matches(p.scheduled.row) for pin in self.pins)
 
     def estimate(self, launch: Launch) -> tuple[float, Body] | None:
-        """(cost, form): real for a scheduled form, its bound for another; None when no form can run."""
+        """(cost, form): real for a scheduled form, its bound for another; None when no form can run.
+
+        A row that honours no pin is made dear, so that the cheapest plan is one that the pins decide.
+        """
         found: list[tuple[float, str, Body]] = []
         for b in self.forms(launch):
             if b.hash not in self.rows:
                 found.append((self.bound(b), b.hash, b))
             elif (p := self.price(b)) is not None:
-                found.append((p.decision.cost, b.hash, b))
+                found.append((p.decision.cost * (1.0 if self._honours(p) else UNPINNED), b.hash, b))
         return (min(found)[0], min(found)[2]) if found else None
 
     def refuse(self, priced: Priced, reason: str) -> None:
@@ -164,20 +177,38 @@ class Selection:
     def run(self, opaque: Iterable[Candidate], place: str = "") -> Choice:
         """The cheapest set of launches.  `place`: `fuse` minimizes launches, `cut` uses no fused launch."""
         fixed = list(opaque)
+        if self.pins:
+            self._schedule_pinned()
         launches = [l for l in self.candidates() if place != "cut" or not l.rule.startswith("fuse")]
         by_id = {l.id: l for l in launches}
         measured = {m.body for m in self.evidence.biases}
         self.schedule(b for l in launches for b in self.forms(l) if b.hash in measured)
-        while True:
-            choice = self._choose(fixed, launches, place)
-            chosen = [by_id[c.id] for c in choice.candidates if c.id in by_id]
-            wanted = [b for l in chosen if (e := self.estimate(l)) and (b := e[1]).hash not in self.rows]
-            if not wanted:
-                break
-            self.schedule([*wanted, *self._rivals(chosen, launches)])
+        # greedy plans find most of the bodies that matter; the solver then proves the choice, and may ask for more
+        for limit in (0.0, self.time_limit):
+            choice = self._settled(fixed, launches, by_id, place, limit)
         if self.pins:
             self._check_pins(choice)
         return choice
+
+    def _schedule_pinned(self) -> None:
+        """Schedule every body that could honour a pin; those ruled out by their roofline only where no other can."""
+        self.schedule(b for l in self.candidates() for b in self.forms(l))
+        matching = (p.matches(r.row) for rows in self.rows.values() for r in rows for p in self.pins)
+        if not any(matching) and not self.unpruned:
+            self.unpruned, self._candidates = True, None
+            self.schedule(b for l in self.candidates() for b in self.forms(l))
+
+    def _settled(
+        self, fixed: list[Candidate], launches: list[Launch], by_id: Mapping[int, Launch], place: str, limit: float
+    ) -> Choice:
+        """The cheapest plan all of whose launches have real costs."""
+        while True:
+            choice = self._choose(fixed, launches, place, limit)
+            chosen = [by_id[c.id] for c in choice.candidates if c.id in by_id]
+            wanted = [b for l in chosen if (e := self.estimate(l)) and (b := e[1]).hash not in self.rows]
+            if not wanted:
+                return choice
+            self.schedule([*wanted, *self._rivals(chosen, launches)])
 
     def _rivals(self, chosen: Iterable[Launch], launches: Iterable[Launch]) -> list[Body]:
         """The next forms that the search would ask for: those with the least bounds that make the same tensors."""
@@ -188,7 +219,7 @@ class Selection:
                 by_results[l.results].append((e[0], e[1].hash, e[1]))
         return [b for found in by_results.values() for _, _, b in sorted(found)[:RIVALS]]
 
-    def _choose(self, fixed: list[Candidate], launches: list[Launch], place: str) -> Choice:
+    def _choose(self, fixed: list[Candidate], launches: list[Launch], place: str, limit: float) -> Choice:
         folded = self.model.anchors.folded
         candidates = list(fixed)
         for l in launches:
@@ -202,7 +233,7 @@ class Selection:
         known, order = frozenset(self.model.inputs), self.model.numbering.order
         opaque = {t for c in fixed for t in c.outs}
         try:
-            return choose(candidates, known - opaque, self.model.outputs, order, time_limit=self.time_limit)
+            return choose(candidates, known - opaque, self.model.outputs, order, time_limit=limit)
         except LoweringError as e:
             raise LoweringError(f"{e.what}\n{self.refusal_text()}", e.do) from e
 
@@ -217,9 +248,15 @@ class Selection:
             if any(p is not None and pin.matches(p.scheduled.row) for p in used):
                 continue
             legal = sorted({p.scheduled.row.text for p in used if p is not None})
-            rows = sorted({s.row.text for p in used if p is not None for s in self.rows[p.body.hash]})
+            rows = {r.row.text: _agreement(pin, r.row) for found in self.rows.values() for r in found}
+            near = sorted(rows, key=lambda text: (-rows[text], text))[:NEAREST]
             raise PinError(
                 f"the pin {pin.text!r} is not a legal row of any launch of this program for {self.target.arch}",
-                f"without it these rows are chosen: {'; '.join(legal)}\n  legal rows are, among {len(rows)}: "
-                + "; ".join(rows[:12]),
+                f"without it these rows are chosen: {'; '.join(legal)}\n  the nearest of {len(rows)} legal rows are:\n    "
+                + "\n    ".join(near),
             )
+
+
+def _agreement(pin: Pin, row: Row) -> int:
+    """How many of the pin's settings the row has."""
+    return sum(row.at(knob, step) == value for knob, step, value in pin.settings)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -54,6 +55,15 @@ def _strip_comment(line: str) -> str:
         elif c == ";" and not quoted:
             return line[:i]
     return line
+
+
+@contextmanager
+def _scratch(text: str, suffix: str) -> Iterator[str]:
+    """The path of a file that holds `text` and is gone afterwards."""
+    with tempfile.NamedTemporaryFile("w", prefix="emmy-", suffix=suffix) as file:
+        file.write(text)
+        file.flush()
+        yield file.name
 
 
 def show(sexp: Any) -> str:
@@ -183,11 +193,9 @@ class Egg:
         return [command[0], premises, actions + extra, *command[3:]]
 
     def _include(self, text: str) -> None:
-        with tempfile.TemporaryDirectory(prefix="emmy-egg-") as folder:
-            path = Path(folder) / "rules.egg"
-            path.write_text(text)
+        with _scratch(text, ".egg") as path:
             try:
-                self.graph.run_program(bindings.Include(_SPAN, str(path)))
+                self.graph.run_program(bindings.Include(_SPAN, path))
             except bindings.EggSmolError as e:
                 raise EggError(f"egglog refused a rule: {e}", "run the rule file through `egglog` to locate it") from e
 
@@ -196,10 +204,8 @@ class Egg:
         lines = ["\t".join(map(str, row)) for row in rows]
         if not lines:
             return 0
-        with tempfile.TemporaryDirectory(prefix="emmy-egg-") as folder:
-            path = Path(folder) / "facts.tsv"
-            path.write_text("\n".join(lines) + "\n")
-            self.graph.run_program(bindings.Input(_SPAN, relation, str(path)))
+        with _scratch("\n".join(lines) + "\n", ".tsv") as path:
+            self.graph.run_program(bindings.Input(_SPAN, relation, path))
         return len(lines)
 
     def run(self, ruleset: str, *, saturate: bool = False) -> Any:

@@ -373,7 +373,7 @@ class Out:
         return f"(out [{axes}] [{index}] {self.tensor.text} {self.value.text})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Body:
     """A kernel's meaning.  `hash` is its identity: operations, extents, types and layouts, no names of tensors."""
 
@@ -383,6 +383,12 @@ class Body:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hash", hashlib.sha256(self.text.encode()).hexdigest()[:16])
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Body) and self.hash == other.hash
 
     @property
     def text(self) -> str:

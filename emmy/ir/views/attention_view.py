@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from emmy.ir.build import _terms, isub
 from emmy.ir.loop import Ax, Body, Expr, Fold, Online, Op, Scan
+from emmy.ir.views.memo import VIEWS
 from emmy.ir.views.product import HALVES, Part, Sum, half_type, outside_folds, split, sum_of_products, top_folds
 from emmy.ir.views.scores import peel
 
@@ -74,6 +75,7 @@ class AttentionView:
         return tuple((c, *b) for c, b in found if b is not None)
 
 
+@lru_cache(maxsize=VIEWS)
 def attention_view(body: Body) -> AttentionView | str:
     """The body as attention, or why it is not."""
     axes = body.outs[0].axes

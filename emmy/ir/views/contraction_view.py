@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from emmy.ir.loop import Ax, Body, Expr, Fold, Out, const
 from emmy.ir.views.affine import offset_form
+from emmy.ir.views.memo import VIEWS
 from emmy.ir.views.product import Part, Split, Sum, half_type, outside_folds, split, sum_of_products, top_folds
 
 MOST_SUMS = 3
@@ -70,6 +71,7 @@ class ContractionView:
         return tuple(s for s in self.scalars if s.free & set(self.n))
 
 
+@lru_cache(maxsize=VIEWS)
 def contraction_view(body: Body) -> ContractionView | str:
     """The body as a contraction, or why it is not one."""
     axes = body.outs[0].axes

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from emmy.ir.build import iadd, idiv, imul
 from emmy.ir.dtype import dtype
 from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Out, Scan, ax, load
 from emmy.ir.views.affine import Affine, affine
 from emmy.ir.views.flat import Flatten, decode, total, uniform, unit_run, vector
+from emmy.ir.views.memo import VIEWS
 
 Guard = tuple[Expr, bool]  # a condition, and the value that it must have
 
@@ -30,6 +32,7 @@ class MapView:
         return total(self.axes)
 
 
+@lru_cache(maxsize=VIEWS)
 def map_view(body: Body) -> MapView | str:
     """The body as a map, or why it is none."""
     if any(o.value.has_fold for o in body.outs):

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from emmy.ir.build import iadd, idiv, imul
 from emmy.ir.loop import Ax, Body, Expr, Fold, Load, Online, Op, Scan, ax, visit
 from emmy.ir.views.flat import Flatten, decode, lane_step, total, unit_run
 from emmy.ir.views.map_view import Staged, staged_loads, stored_order
+from emmy.ir.views.memo import VIEWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class RowView:
         return tuple(f for p in self.passes for f in p)
 
 
+@lru_cache(maxsize=VIEWS)
 def row_view(body: Body) -> RowView | str:
     """The body as reduced rows, or why it is none."""
     folds = _folds(body)

@@ -7,11 +7,13 @@ the scans are not part of this form.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from emmy.ir.build import iadd, idiv, imul
 from emmy.ir.loop import Ax, Body, Expr, Fold, Load, Online, Scan, ax, visit
 from emmy.ir.views.flat import Flatten, decode, lane_step, multiple, total, unit_run
 from emmy.ir.views.map_view import Staged, staged_loads, stored_order
+from emmy.ir.views.memo import VIEWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,7 @@ class ScanView:
         return total(self.rows)
 
 
+@lru_cache(maxsize=VIEWS)
 def scan_view(body: Body) -> ScanView | str:
     """The body as scanned rows, or why it is none."""
     seen: dict[Expr, None] = {}
