@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from emmy.frontend.translate.call import Call, Decline, Handler, Value, axis, stored, wide
+from emmy.frontend.translate.call import Call, Decline, Handler, axis, stored, wide
 from emmy.frontend.translate.layout import slice_of
 from emmy.ir.build import idiv
 from emmy.ir.dtype import is_float
@@ -179,4 +179,3 @@ ACTIVATION: Final[dict[str, Handler]] = {
     "log_sigmoid_forward": log_sigmoid, "threshold": threshold, "glu": glu, "logit": logit, "special_logit": logit,
     "gelu": gelu, "silu": silu, "hardshrink": hardshrink, "atanh": atanh, "arctanh": atanh,
 }  # fmt: skip
-__all__ = ["ACTIVATION", "Value"]

@@ -1,4 +1,4 @@
-"""What a handler is given: the node, its arguments with tensors as term ids, and helpers that follow PyTorch's rules."""
+"""What a handler is given: the node, its arguments with tensors as term ids; and helpers that follow PyTorch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from emmy.frontend.translate.promotion import DEFAULT, HALF, Category, category, result_type
+from emmy.frontend.translate.promotion import DEFAULT, HALF, Category, result_type
 from emmy.ir.build import iadd, imul, scalar
 from emmy.ir.dtype import DTYPES, is_float
 from emmy.ir.graph import Node
@@ -21,7 +21,7 @@ class Value(int):
     """A term id among resolved arguments, told apart from a plain number."""
 
 
-class Decline(Exception):  # noqa: N818 - a refusal of one case, caught by `translate` and never seen outside
+class Decline(Exception):
     """A case that a handler does not express; PyTorch executes the node."""
 
 
@@ -212,6 +212,3 @@ def flat(index: Sequence[Expr], shape: Shape) -> Expr:
 
 def zero_like(t: Terms, x: int) -> int:
     return constant(t, 0, t.dtype(x))
-
-
-__all__ = ["Category", "Call", "Decline", "Handler", "Value", "category"]

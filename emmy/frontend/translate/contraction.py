@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from emmy.frontend.translate.call import (
-    Call, Decline, Handler, Value, axis, constant, convert, number, numel, stored, wide,
+    Call, Decline, Handler, axis, constant, convert, number, stored, wide,
 )  # fmt: skip
 from emmy.frontend.translate.layout import reshape
 from emmy.frontend.translate.promotion import promote
@@ -122,7 +122,8 @@ def added(names: tuple[str, str]) -> Handler:
 
 
 def addbmm(t: Terms, c: Call) -> int:
-    return _blend(t, c, labelled(t, "addbmm", c.get(1, "batch1"), "bmk", c.get(2, "batch2"), "bkn", "mn"), c.get(0, "self"))
+    product_of = labelled(t, "addbmm", c.get(1, "batch1"), "bmk", c.get(2, "batch2"), "bkn", "mn")
+    return _blend(t, c, product_of, c.get(0, "self"))
 
 
 def addr(t: Terms, c: Call) -> int:
@@ -167,9 +168,8 @@ def _letters(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     if most > len(free):
         raise Decline("too many dimensions")
     dots = "".join(free[:most])
-    inputs = [
-        s.replace("...", dots[most - (r - len(s) + 3) :]) if "..." in s else s for s, r in zip(inputs, ranks, strict=True)
-    ]
+    hidden = [r - len(s) + 3 for s, r in zip(inputs, ranks, strict=True)]
+    inputs = [s.replace("...", dots[most - h :]) if "..." in s else s for s, h in zip(inputs, hidden, strict=True)]
     if arrow:
         return inputs, out.replace("...", dots)
     letters = "".join(inputs)
@@ -247,10 +247,9 @@ def trace(t: Terms, c: Call) -> int:
 
 
 CONTRACTION: Final[dict[str, Handler]] = {
-    "linear": linear, **{op: matmul for op in ("matmul", "mm", "bmm", "mv", "dot", "vdot")},
+    "linear": linear, **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot", "vdot"), matmul),
     "inner": inner, "outer": outer, "ger": outer, "addmm": added(("mat1", "mat2")), "addmv": added(("mat", "vec")),
     "baddbmm": added(("batch1", "batch2")), "addbmm": addbmm, "addr": addr, "chain_matmul": chain,
     "linalg_multi_dot": chain, "einsum": einsum, "tensordot": tensordot, "kron": kron, "bilinear": bilinear,
     "cdist": cdist, "trace": trace,
 }  # fmt: skip
-__all__ = ["CONTRACTION", "Value", "labelled", "numel", "product"]

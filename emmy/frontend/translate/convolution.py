@@ -70,7 +70,7 @@ def _conv(
 ) -> int:
     """Space [n, (group), out channel, in channel, kernel…, place…], summed over in channel and kernel."""
     x, w, shape = _operands(t, c)
-    n, channels, *places = shape
+    n, _, *places = shape
     many, inner, *kernel = t.shape(w)
     grouped = (const(groups),) if groups > 1 else ()
     full = (n, *grouped, idiv(many, groups), inner, *kernel, *places)
@@ -95,7 +95,7 @@ def _conv_transpose(
     The kernel is walked backwards, so that the quotient's argument is only ever negative by a constant.
     """
     x, w, shape = _operands(t, c)
-    n, channels, *places = shape
+    n, _, *places = shape
     total, many, *kernel = t.shape(w)
     inner = idiv(total, groups)
     grouped = (const(groups),) if groups > 1 else ()

@@ -46,8 +46,8 @@ def arange(t: Terms, c: Call) -> int:
     if not is_float(c.dtype):
         raise Decline("an integer range with a fractional step")
     place = t.iota(d, c.shape, "f32")
-    value = t.bin("add", t.bin("mul", place, constant(t, step, "f32")), constant(t, start, "f32"))
-    return stored(t, value, c.dtype)
+    scaled = t.bin("mul", place, constant(t, step, "f32"))
+    return stored(t, t.bin("add", scaled, constant(t, start, "f32")), c.dtype)
 
 
 def linspace(t: Terms, c: Call) -> int:

@@ -1,4 +1,4 @@
-"""Element-wise arithmetic, comparisons, logic and bits."""
+"""Element-wise arithmetic and functions, choices and conversions."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from typing import Any, Final
 
 from emmy.frontend.translate.call import (
-    Call, Decline, Handler, Value, as_type, common_type, constant, convert, stored, wide, zero_like,
+    Call, Decline, Handler, Value, as_type, constant, convert, rounded, stored, wide,
 )  # fmt: skip
-from emmy.ir.dtype import DTYPES, is_float
+from emmy.ir.dtype import is_float
 from emmy.ir.loop import Expr
 from emmy.ir.tensor import Terms
 
@@ -217,81 +217,6 @@ def _power(t: Terms, x: int, n: float, dtype: str) -> int | None:
     return None
 
 
-def comparison(name: str, swap: bool) -> Handler:
-    """eq ne lt le, with operands swapped for gt and ge; a number is rounded to the tensor's type first."""
-
-    def handler(t: Terms, c: Call) -> int:
-        x, y = c.get(0, "self"), c.get(1, "other")
-        common = common_type(t, x, y)
-        if common == "bool" and name in ("lt", "le"):
-            common = "u8"
-        a, b = (as_type(t, v, common) if isinstance(v, Value) else _weak(t, v, common) for v in (x, y))
-        if common == "bool":
-            differ = t.bin("xor", a, b)
-            return differ if name == "ne" else t.un("not", differ)
-        return t.bin(name, b, a) if swap else t.bin(name, a, b)
-
-    return handler
-
-
-def _weak(t: Terms, value: Any, dtype: str) -> int:
-    from emmy.frontend.translate.call import rounded
-
-    if is_float(dtype) and isinstance(value, int | float):
-        return t.full(rounded(float(value), dtype))
-    return constant(t, value, dtype)
-
-
-def logical(name: str) -> Handler:
-    def handler(t: Terms, c: Call) -> int:
-        x, y = c.get(0, "self"), c.get(1, "other")
-        return t.bin(name, convert(t, x, "bool"), as_type(t, y, "bool"))
-
-    return handler
-
-
-def logical_not(t: Terms, c: Call) -> int:
-    return t.un("not", convert(t, c.get(0, "self"), "bool"))
-
-
-def bitwise(name: str) -> Handler:
-    """and, or, xor of integers or bools."""
-
-    def handler(t: Terms, c: Call) -> int:
-        x, y = (as_type(t, c.get(i, n), c.dtype) for i, n in enumerate(("self", "other")))
-        return t.bin(name if c.dtype == "bool" else f"b{name}", x, y)
-
-    return handler
-
-
-def bitwise_not(t: Terms, c: Call) -> int:
-    return t.un("not" if c.dtype == "bool" else "bnot", c.get(0, "self"))
-
-
-def shift(name: str) -> Handler:
-    """A shift by at least the width gives zero (left) or the sign (right), as in PyTorch."""
-
-    def handler(t: Terms, c: Call) -> int:
-        bits = DTYPES[c.dtype].bits
-        y = c.get(1, "other")
-        x = as_type(t, c.get(0, "self"), c.dtype)
-        if is_float(c.dtype):
-            raise Decline("a shift of floats")
-        if not isinstance(y, Value) and isinstance(y, int):
-            if 0 <= y < bits:
-                return t.bin(name, x, constant(t, y, c.dtype))
-            return (
-                t.bin("mul", x, zero_like(t, x)) if name == "shl" else t.bin("shr", x, constant(t, bits - 1, c.dtype))
-            )
-        by = as_type(t, y, c.dtype)
-        zero, last = constant(t, 0, c.dtype), constant(t, bits - 1, c.dtype)
-        inside = t.bin("and", t.bin("le", zero, by), t.bin("le", by, last))
-        shifted = t.bin(name, x, t.where(inside, by, last))
-        return shifted if name == "shr" else t.where(inside, shifted, zero)
-
-    return handler
-
-
 def hypot(t: Terms, c: Call) -> int:
     x, y = (wide(t, as_type(t, c.get(i, n), c.dtype)) for i, n in enumerate(("self", "other")))
     return stored(t, t.un("sqrt", t.bin("add", t.bin("mul", x, x), t.bin("mul", y, y))), c.dtype)
@@ -313,8 +238,6 @@ def where(t: Terms, c: Call) -> int:
 
 
 def masked_fill(t: Terms, c: Call) -> int:
-    from emmy.frontend.translate.call import rounded
-
     value = c.get(2, "value")
     if is_float(c.dtype) and not isinstance(value, Value) and isinstance(value, int | float):
         value = rounded(float(value), c.dtype)
@@ -369,10 +292,6 @@ def round_decimals(t: Terms, c: Call) -> int:
     return stored(t, t.bin(back, t.un("round", t.bin(there, y, scale)), scale), c.dtype)
 
 
-def copysign(t: Terms, c: Call) -> int:
-    raise Decline("the sign of zero")
-
-
 _UNARY: Final = {
     "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2", "log1p": "log1p", "sin": "sin",
     "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos", "atan": "atan", "arcsin": "asin", "arccos": "acos",
@@ -385,16 +304,9 @@ _COPIES: Final = (
     "lift_fresh", "lift_fresh_copy", "positive", "resolve_conj", "resolve_neg", "conj", "real", "_conj",
     "_autocast_to_reduced_precision", "_autocast_to_full_precision",
 )  # fmt: skip
-_COMPARE: Final = {
-    "eq": ("eq", False), "ne": ("ne", False), "lt": ("lt", False), "le": ("le", False), "gt": ("lt", True),
-    "ge": ("le", True), "not_equal": ("ne", False), "less": ("lt", False), "less_equal": ("le", False),
-    "greater": ("lt", True), "greater_equal": ("le", True),
-}  # fmt: skip
-
 ELEMENTWISE: Final[dict[str, Handler]] = {
     **{op: unary(name) for op, name in _UNARY.items()},
-    **{op: identity for op in _COPIES},
-    **{op: comparison(*row) for op, row in _COMPARE.items()},
+    **dict.fromkeys(_COPIES, identity),
     **{op: same(name, True) for op, name in
        {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "fix": "trunc"}.items()},
     **{op: same(name, False) for op, name in
@@ -410,11 +322,6 @@ ELEMENTWISE: Final[dict[str, Handler]] = {
     "div": division, "divide": division, "true_divide": division, "floor_divide": division, "atan2": binary("atan2"),
     "arctan2": binary("atan2"), "fmod": binary("fmod"), "remainder": binary("mod"), "fmax": ignoring_nan("max"),
     "fmin": ignoring_nan("min"), "pow": power, "hypot": hypot, "xlogy": xlogy, "special_xlogy": xlogy,
-    "logical_and": logical("and"), "logical_or": logical("or"), "logical_xor": logical("xor"),
-    "logical_not": logical_not, "bitwise_and": bitwise("and"), "bitwise_or": bitwise("or"),
-    "bitwise_xor": bitwise("xor"), "bitwise_not": bitwise_not, "__and__": bitwise("and"), "__or__": bitwise("or"),
-    "__xor__": bitwise("xor"), "bitwise_left_shift": shift("shl"), "bitwise_right_shift": shift("shr"),
-    "__lshift__": shift("shl"), "__rshift__": shift("shr"),
     "where": where, "masked_fill": masked_fill, "clamp": clamp, "clip": clamp, "clamp_min": clamp, "clamp_max": clamp,
     "lerp": lerp, "addcmul": addc("mul"), "addcdiv": addc("div"),
 }  # fmt: skip

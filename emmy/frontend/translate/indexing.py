@@ -65,7 +65,7 @@ def take_along_dim(t: Terms, c: Call) -> int:
         x, indices, dim = reshape(t, x, (numel(t.shape(x)),)), reshape(t, indices, (numel(t.shape(indices)),)), 0
     k = axis(dim, len(c.shape))
     d = coordinates(c.shape)
-    source = [ZERO if e is const(1) and i != k else d[i] for i, e in enumerate(t.shape(x))]
+    source: list[Expr] = [ZERO if e is const(1) and i != k else d[i] for i, e in enumerate(t.shape(x))]
     at = [ZERO if e is const(1) else d[i] for i, e in enumerate(t.shape(indices))]
     source[k] = wrap(read(t, 1, indices, at), t.shape(x)[k])
     return t.gather(x, source, [indices], c.shape)

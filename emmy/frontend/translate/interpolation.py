@@ -119,8 +119,8 @@ def _cubic_weights(t: Terms, part: int) -> list[int]:
 
     a = _CUBIC
     near, far = (a + 2, -(a + 3), 0.0, 1.0), (a, -5 * a, 8 * a, -4 * a)
-    one = t.full(1.0)
-    return [poly(t.bin("add", part, one), *far), poly(part, *near), poly(other, *near), poly(t.bin("add", other, one), *far)]
+    first, last = (t.bin("add", s, t.full(1.0)) for s in (part, other))
+    return [poly(first, *far), poly(part, *near), poly(other, *near), poly(last, *far)]
 
 
 def grid_sample(t: Terms, c: Call) -> int:
@@ -158,7 +158,8 @@ def _unnormalized(t: Terms, g: int, n: int, corners: bool, border: bool) -> int:
     if corners:
         place = t.bin("mul", t.bin("add", g, t.full(1.0)), t.full((n - 1) / 2))
     else:
-        place = t.bin("mul", t.bin("sub", t.bin("mul", t.bin("add", g, t.full(1.0)), t.full(float(n))), t.full(1.0)), t.full(0.5))
+        doubled = t.bin("mul", t.bin("add", g, t.full(1.0)), t.full(float(n)))
+        place = t.bin("mul", t.bin("sub", doubled, t.full(1.0)), t.full(0.5))
     return t.bin("min", t.bin("max", place, t.full(0.0)), t.full(float(n - 1))) if border else place
 
 
@@ -173,8 +174,8 @@ def _sampled(t: Terms, x: int, r: int, s: int, rows: int, columns: int, c: Call)
         inside = ok if inside is None else t.bin("and", inside, ok)
         places.append(t.cast(t.where(ok, v, t.full(0.0)), "i64"))
     assert inside is not None
-    n, ch, h, w = coordinates(c.shape)
-    index = (n, ch, *(read(t, k + 1, p, (n, h, w)) for k, p in enumerate(places)))
+    b, ch, h, w = coordinates(c.shape)
+    index: tuple[Expr, ...] = (b, ch, *(read(t, k + 1, p, (b, h, w)) for k, p in enumerate(places)))
     value = t.gather(x, index, places, c.shape)
     lead = (t.shape(x)[0], const(1), *c.shape[2:])
     return t.where(t.reshape(inside, lead), value, t.full(0.0))

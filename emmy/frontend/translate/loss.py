@@ -7,7 +7,6 @@ from typing import Final
 from emmy.frontend.translate.call import Call, Decline, Handler, axes, constant, stored, wide
 from emmy.frontend.translate.indexing import read
 from emmy.frontend.translate.layout import reshape
-from emmy.ir.build import scalar
 from emmy.ir.dtype import is_float
 from emmy.ir.loop import Expr, const
 from emmy.ir.tensor import Terms, coordinates
@@ -55,7 +54,8 @@ def bce_with_logits(t: Terms, c: Call) -> int:
     """(1 - y) * x + factor * (log1p(exp(-|x|)) + max(-x, 0))."""
     x, y = _pair(t, c)
     weight, positive = c.get(2, "weight"), c.get(3, "pos_weight")
-    tail = t.bin("add", t.un("log1p", t.un("exp", t.un("neg", t.un("abs", x)))), t.bin("max", t.un("neg", x), t.full(0.0)))
+    soft = t.un("log1p", t.un("exp", t.un("neg", t.un("abs", x))))
+    tail = t.bin("add", soft, t.bin("max", t.un("neg", x), t.full(0.0)))
     if positive is not None:
         factor = t.bin("add", t.bin("mul", t.bin("sub", wide(t, positive), t.full(1.0)), y), t.full(1.0))
         tail = t.bin("mul", factor, tail)
@@ -128,4 +128,3 @@ LOSS: Final[dict[str, Handler]] = {
     "binary_cross_entropy": bce, "kl_div": kl_div, "cross_entropy_loss": cross_entropy, "nll_loss_nd": nll,
     "nll_loss": nll, "nll_loss2d": nll,
 }  # fmt: skip
-__all__ = ["LOSS", "scalar"]

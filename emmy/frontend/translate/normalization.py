@@ -10,7 +10,7 @@ from emmy.frontend.translate.layout import reshape
 from emmy.frontend.translate.reduction import norm_over
 from emmy.ir.build import idiv
 from emmy.ir.dtype import DTYPES
-from emmy.ir.loop import Expr, const
+from emmy.ir.loop import const
 from emmy.ir.tensor import Shape, Terms
 
 
@@ -150,7 +150,7 @@ NORMALIZATION: Final[dict[str, Handler]] = {
     "group_norm": group_norm, "native_group_norm": group_norm, "batch_norm": batch_norm,
     "native_batch_norm": batch_norm, "_native_batch_norm_legit": batch_norm,
     "_native_batch_norm_legit_no_training": batch_norm, "_batch_norm_no_update": batch_norm,
-    "_native_batch_norm_legit_functional": batch_norm, "cudnn_batch_norm": batch_norm, "instance_norm": instance_norm, "_weight_norm": weight_norm,
+    "_native_batch_norm_legit_functional": batch_norm, "cudnn_batch_norm": batch_norm,
+    "instance_norm": instance_norm, "_weight_norm": weight_norm,
     "_weight_norm_interface": weight_norm, "cosine_similarity": cosine_similarity,
 }  # fmt: skip
-__all__ = ["NORMALIZATION", "Expr"]

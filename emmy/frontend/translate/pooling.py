@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from emmy.frontend.translate.call import Call, Decline, Handler, constant, number, numel, static, stored
+from emmy.frontend.translate.call import Call, Decline, Handler, number, numel, static, stored
 from emmy.frontend.translate.convolution import each
 from emmy.frontend.translate.layout import reshape
 from emmy.ir.build import iadd, idiv, imod, imul, isub, scalar
@@ -27,7 +27,8 @@ def windows(
     shape = (*lead, *places, *(const(k) for k in kernel))
     d = coordinates(shape)
     ps, ks = d[len(lead) : len(lead) + rank], d[len(lead) + rank :]
-    index = [iadd(imul(p, s), imul(k, r), -pad) for p, k, s, pad, r in zip(ps, ks, stride, padding, dilation, strict=True)]
+    steps = zip(ps, ks, stride, padding, dilation, strict=True)
+    index = [iadd(imul(p, s), imul(k, r), -pad) for p, k, s, pad, r in steps]
     return t.map(x, (*d[: len(lead)], *index), shape, fill)
 
 
@@ -82,10 +83,11 @@ def avg_pool(t: Terms, c: Call) -> int:
     rank = int(c.base.split("pool")[1][0])
     x, kernel = c.get(0, "self"), each(c.get(1, "kernel_size"), rank)
     stride, padding = each(c.get(2, "stride") or kernel, rank), each(c.get(3, "padding", 0), rank)
-    ceil, include, divisor = c.get(4, "ceil_mode", False), c.get(5, "count_include_pad", True), c.get(6, "divisor_override")
+    ceil, include = c.get(4, "ceil_mode", False), c.get(5, "count_include_pad", True)
+    divisor = c.get(6, "divisor_override")
     w = windows(t, x, c.shape[-rank:], kernel, stride, padding, (1,) * rank, 0.0)
     total = t.reduce("sum", w, _trailing(t, w, rank))
-    if divisor is None and (include and not ceil or not any(padding) and not ceil):
+    if divisor is None and ((include and not ceil) or (not any(padding) and not ceil)):
         divisor = math.prod(kernel)
     if divisor is not None:
         return stored(t, t.bin("div", total, t.full(float(divisor))), c.dtype)
@@ -169,8 +171,7 @@ def im2col(t: Terms, c: Call) -> int:
     """[n, channels * kernel, places]."""
     x = c.get(0, "self")
     kernel, dilation, padding, stride = (each(c.get(i, ""), 2) for i in (1, 2, 3, 4))
-    *_, h, w = t.shape(x)
-    wide = _count(w, kernel[1], stride[1], padding[1], dilation[1])
+    wide = _count(t.shape(x)[-1], kernel[1], stride[1], padding[1], dilation[1])
     channels, place = coordinates(c.shape)[-2:]
     k = imod(channels, kernel[0] * kernel[1])
     row = iadd(imul(idiv(place, wide), stride[0]), imul(idiv(k, kernel[1]), dilation[0]), -padding[0])
@@ -185,7 +186,7 @@ def _count(n: Expr, kernel: int, stride: int, padding: int, dilation: int) -> Ex
 
 
 def col2im(t: Terms, c: Call) -> int:
-    """Every pixel sums the window elements that were read from it; the kernel is walked backwards as in `convolution`."""
+    """Every pixel sums the window elements that were read from it; kernels are walked backwards as in `convolution`."""
     x = c.get(0, "self")
     kernel, dilation, padding, stride = (each(c.get(i, ""), 2) for i in (2, 3, 4, 5))
     plane = c.shape[-2:]
@@ -227,7 +228,9 @@ def _fill(value: Any, dtype: str) -> float | int | bool:
 
     if isinstance(value, Expr):
         raise Decline("a symbolic padding value")
-    return bool(value) if dtype == "bool" else rounded(float(value), dtype) if is_float(dtype) else wrapped(value, dtype)
+    if is_float(dtype):
+        return rounded(float(value), dtype)
+    return bool(value) if dtype == "bool" else wrapped(value, dtype)
 
 
 def _folded(place: Expr, n: Expr, mode: str) -> Expr:
@@ -251,6 +254,5 @@ POOLING: Final[dict[str, Handler]] = {
     **{f"avg_pool{r}d": avg_pool for r in (1, 2, 3)},
     **{f"{lead}adaptive_avg_pool{r}d": adaptive_avg_pool for lead in ("", "_") for r in (1, 2, 3)},
     **{f"adaptive_max_pool{r}d": adaptive_max_pool for r in (1, 2, 3)},
-    **{op: pad for op in _PADS}, "im2col": im2col, "col2im": col2im,
+    **dict.fromkeys(_PADS, pad), "im2col": im2col, "col2im": col2im,
 }  # fmt: skip
-__all__ = ["POOLING", "constant"]

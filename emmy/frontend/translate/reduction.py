@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from emmy.frontend.translate.call import (
-    Call, Decline, Handler, Value, axes, axis, constant, convert, number, numel, stored, wide,
+    Call, Decline, Handler, axes, axis, constant, convert, number, numel, stored, wide,
 )  # fmt: skip
 from emmy.frontend.translate.elementwise import ELEMENTWISE
 from emmy.frontend.translate.layout import reshape
@@ -131,7 +131,8 @@ def _correction(c: Call) -> tuple[Any, float]:
         return None, 1.0 if c.get(1, "unbiased", True) else 0.0
     if c.overload == "dim":
         return c.get(1, "dim"), 1.0 if c.get(2, "unbiased", True) else 0.0
-    return c.get(1, "dim"), float(c.kwargs.get("correction") if c.kwargs.get("correction") is not None else 1)
+    correction = c.kwargs.get("correction")
+    return c.get(1, "dim"), 1.0 if correction is None else float(correction)
 
 
 def _variance(t: Terms, c: Call, root: bool) -> int:
@@ -222,8 +223,8 @@ def _order(t: Terms, c: Call) -> tuple[float, Any]:
     if c.base == "norm":
         return float(c.get(1, "p", 2)), c.get(2, "dim")
     order, dims = c.get(1, "ord"), c.get(2, "dim")
-    vector = order is None or order == "fro" or (rank if dims is None else 1 if isinstance(dims, int) else len(dims)) == 1
-    if not vector:
+    width = rank if dims is None else 1 if isinstance(dims, int) else len(dims)
+    if order is not None and order != "fro" and width != 1:
         raise Decline("a matrix norm")
     return 2.0 if order is None or order == "fro" else float(order), dims
 
@@ -263,4 +264,3 @@ REDUCTION: Final[dict[str, Handler]] = {
     "log_softmax": softmax("LogSoftmax"), "_log_softmax": softmax("LogSoftmax"),
     "special_log_softmax": softmax("LogSoftmax"), "_safe_softmax": softmax("SafeSoftmax"),
 }  # fmt: skip
-__all__ = ["REDUCTION", "Value", "norm_over", "over"]

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from emmy.frontend.translate.call import (
-    Call, Decline, Handler, Value, as_type, at, axis, constant, convert, mask, mask_along, number, numel, stored,
+    Call, Decline, Handler, Value, at, axis, constant, convert, mask, mask_along, number, numel, stored,
 )  # fmt: skip
 from emmy.frontend.translate.indexing import aligned, first_dim, read, tensor_positions, unflatten, wrap
-from emmy.frontend.translate.layout import cat_of, reshape, slice_of, slice_start, wrapped_index
+from emmy.frontend.translate.joins import cat_of
+from emmy.frontend.translate.layout import reshape, slice_of, slice_start, wrapped_index
 from emmy.ir.build import idiv, imod, isub, scalar
 from emmy.ir.dtype import is_float
 from emmy.ir.loop import Expr, ax, const
@@ -97,7 +98,7 @@ def index_write(mode: str) -> Handler:
         d, j = coordinates(c.shape), ax("j", many)
         if c.base == "index_fill":
             rows = (*c.shape[:k], many, *c.shape[k + 1 :])
-            src = t.expand(as_type(t, src, c.dtype), rows) if isinstance(src, Value) else constant(t, src, c.dtype, rows, False)
+            src = constant(t, src, c.dtype, rows, False) if not isinstance(src, Value) else t.expand(src, rows)
         alpha = c.kwargs.get("alpha", 1)
         src = convert(t, src, c.dtype)
         if alpha != 1:

@@ -13,7 +13,9 @@ from emmy.frontend.translate.creation import CREATION
 from emmy.frontend.translate.elementwise import ELEMENTWISE
 from emmy.frontend.translate.indexing import INDEXING
 from emmy.frontend.translate.interpolation import INTERPOLATION
+from emmy.frontend.translate.joins import JOINS
 from emmy.frontend.translate.layout import LAYOUT
+from emmy.frontend.translate.logic import LOGIC
 from emmy.frontend.translate.loss import LOSS
 from emmy.frontend.translate.normalization import NORMALIZATION
 from emmy.frontend.translate.pooling import POOLING
@@ -21,6 +23,6 @@ from emmy.frontend.translate.reduction import REDUCTION
 from emmy.frontend.translate.scatter import SCATTER
 
 HANDLERS: Final[dict[str, Handler]] = {
-    **ELEMENTWISE, **ACTIVATION, **CREATION, **LAYOUT, **REDUCTION, **CONTRACTION, **NORMALIZATION, **ATTENTION,
-    **INDEXING, **SCATTER, **CONVOLUTION, **POOLING, **INTERPOLATION, **LOSS,
+    **ELEMENTWISE, **LOGIC, **ACTIVATION, **CREATION, **LAYOUT, **JOINS, **REDUCTION, **CONTRACTION,
+    **NORMALIZATION, **ATTENTION, **INDEXING, **SCATTER, **CONVOLUTION, **POOLING, **INTERPOLATION, **LOSS,
 }  # fmt: skip

@@ -156,7 +156,9 @@ def operands(captured: Captured, args: Sequence[torch.Tensor]) -> list[Array]:
     ]  # fmt: skip
 
 
-def check(fn: Callable[..., Any], *args: torch.Tensor, rtol: float = 1e-5, atol: float = 1e-6, **options: Any) -> Program:
+def check(
+    fn: Callable[..., Any], *args: torch.Tensor, rtol: float = 1e-5, atol: float = 1e-6, **options: Any
+) -> Program:
     """Translate without fallback and compare with eager in float64 (integers and bools exactly)."""
     captured = capture(fn, args, **options)
     program = translate(captured.graph, fallback=False)
@@ -172,13 +174,17 @@ def check(fn: Callable[..., Any], *args: torch.Tensor, rtol: float = 1e-5, atol:
 def compare(found: Array, expected: Array, tensor: Tensor, what: str, rtol: float, atol: float) -> None:
     assert found.shape == expected.shape, what
     if is_float(tensor.dtype):
-        np.testing.assert_allclose(found.astype(float), expected.astype(float), rtol, atol, equal_nan=True, err_msg=what)
+        np.testing.assert_allclose(
+            found.astype(float), expected.astype(float), rtol, atol, equal_nan=True, err_msg=what
+        )
     else:
         assert found.dtype == numpy_dtype(tensor.dtype), what
         np.testing.assert_array_equal(found, expected, err_msg=what)
 
 
-def check_all(fns: Mapping[str, Callable[..., Any]], *args: torch.Tensor, rtol: float = 1e-5, atol: float = 1e-6) -> None:
+def check_all(
+    fns: Mapping[str, Callable[..., Any]], *args: torch.Tensor, rtol: float = 1e-5, atol: float = 1e-6
+) -> None:
     """`check` of many functions of the same operands in one capture; every failure is reported by name."""
     counts: list[int] = []
 

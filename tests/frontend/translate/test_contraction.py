@@ -18,23 +18,48 @@ def test_matrix_products(dtype: torch.dtype) -> None:
     b, z, v = torch.randn(2, 4, 6).to(dtype), torch.randn(6, 5).to(dtype), torch.randn(5).to(dtype)
     check_all(
         {
-            "linear": lambda b, z, v: F.linear(b, z.T), "bias": lambda b, z, v: F.linear(b, z.T, v), "vector": lambda b, z, v: F.linear(b[0, 0], z.T, v),
-            "mm": lambda b, z, v: b[0] @ z, "mv": lambda b, z, v: z @ v, "vm": lambda b, z, v: b[0, 0] @ z, "dot": lambda b, z, v: v @ v,
-            "batched": lambda b, z, v: b @ z, "bmv": lambda b, z, v: b @ z[:, 0], "vbm": lambda b, z, v: z[:4, 0] @ b,
-            "bmm": lambda b, z, v: torch.bmm(b, b.mT), "broadcast": lambda b, z, v: b[:, None] @ b.mT, "b1": lambda b, z, v: b[:1] @ b.mT,
-            "addmm": lambda b, z, v: torch.addmm(v, b[0], z, beta=0.5, alpha=2), "beta0": lambda b, z, v: torch.addmm(v * float("nan"), b[0], z, beta=0),
-            "addmv": lambda b, z, v: torch.addmv(z[:, 0], z, v), "baddbmm": lambda b, z, v: torch.baddbmm(v, b, z.expand(2, 6, 5)),
-            "addbmm": lambda b, z, v: torch.addbmm(v, b, z.expand(2, 6, 5)), "outer": lambda b, z, v: torch.outer(v, z[0]), "inner": lambda b, z, v: torch.inner(b, b[0]),
-            "einsum": lambda b, z, v: torch.einsum("bij,jk->bik", b, z), "transposed": lambda b, z, v: torch.einsum("bij,jk->kib", b, z),
-            "implicit": lambda b, z, v: torch.einsum("bij,jk", b, z), "three": lambda b, z, v: torch.einsum("bij,jk,k->bi", b, z, v),
-            "dots": lambda b, z, v: torch.einsum("...j,jk->...k", b, z), "trace": lambda b, z, v: torch.einsum("ii->i", z[:5]), "sum": lambda b, z, v: torch.einsum("bij->j", b),
-            "hadamard": lambda b, z, v: torch.einsum("bij,bij->bij", b, b), "reduced": lambda b, z, v: torch.einsum("bij,kl->bk", b, z),
-            "tensordot": lambda b, z, v: torch.tensordot(b, z, 1), "tensordot2": lambda b, z, v: torch.tensordot(b, b, dims=([1, 2], [1, 2])),
-            "chain": lambda b, z, v: torch.linalg.multi_dot([b[0], z, z.T]), "kron": lambda b, z, v: torch.kron(b[0], z),
-            "cdist": lambda b, z, v: torch.cdist(b, b[:, :3]) if b.dtype == torch.float32 else b, "nothing": lambda b, z, v: b[:, :, :0] @ z[:0],
+            "linear": lambda b, z, v: F.linear(b, z.T),
+            "bias": lambda b, z, v: F.linear(b, z.T, v),
+            "vector": lambda b, z, v: F.linear(b[0, 0], z.T, v),
+            "mm": lambda b, z, v: b[0] @ z,
+            "mv": lambda b, z, v: z @ v,
+            "vm": lambda b, z, v: b[0, 0] @ z,
+            "dot": lambda b, z, v: v @ v,
+            "batched": lambda b, z, v: b @ z,
+            "bmv": lambda b, z, v: b @ z[:, 0],
+            "vbm": lambda b, z, v: z[:4, 0] @ b,
+            "bmm": lambda b, z, v: torch.bmm(b, b.mT),
+            "broadcast": lambda b, z, v: b[:, None] @ b.mT,
+            "b1": lambda b, z, v: b[:1] @ b.mT,
+            "addmm": lambda b, z, v: torch.addmm(v, b[0], z, beta=0.5, alpha=2),
+            "beta0": lambda b, z, v: torch.addmm(v * float("nan"), b[0], z, beta=0),
+            "addmv": lambda b, z, v: torch.addmv(z[:, 0], z, v),
+            "baddbmm": lambda b, z, v: torch.baddbmm(v, b, z.expand(2, 6, 5)),
+            "addbmm": lambda b, z, v: torch.addbmm(v, b, z.expand(2, 6, 5)),
+            "outer": lambda b, z, v: torch.outer(v, z[0]),
+            "inner": lambda b, z, v: torch.inner(b, b[0]),
+            "einsum": lambda b, z, v: torch.einsum("bij,jk->bik", b, z),
+            "transposed": lambda b, z, v: torch.einsum("bij,jk->kib", b, z),
+            "implicit": lambda b, z, v: torch.einsum("bij,jk", b, z),
+            "three": lambda b, z, v: torch.einsum("bij,jk,k->bi", b, z, v),
+            "dots": lambda b, z, v: torch.einsum("...j,jk->...k", b, z),
+            "trace": lambda b, z, v: torch.einsum("ii->i", z[:5]),
+            "sum": lambda b, z, v: torch.einsum("bij->j", b),
+            "hadamard": lambda b, z, v: torch.einsum("bij,bij->bij", b, b),
+            "reduced": lambda b, z, v: torch.einsum("bij,kl->bk", b, z),
+            "tensordot": lambda b, z, v: torch.tensordot(b, z, 1),
+            "tensordot2": lambda b, z, v: torch.tensordot(b, b, dims=([1, 2], [1, 2])),
+            "chain": lambda b, z, v: torch.linalg.multi_dot([b[0], z, z.T]),
+            "kron": lambda b, z, v: torch.kron(b[0], z),
+            "cdist": lambda b, z, v: torch.cdist(b, b[:, :3]) if b.dtype == torch.float32 else b,
+            "nothing": lambda b, z, v: b[:, :, :0] @ z[:0],
         },
-        b, z, v, rtol=1e-4, atol=1e-5,
-    )  # fmt: skip
+        b,
+        z,
+        v,
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 def test_integer_products_are_exact() -> None:
@@ -52,7 +77,8 @@ def test_a_linear_layer_sums_over_the_axis_before_the_last() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stride", "padding", "dilation", "groups"), [(1, 0, 1, 1), (2, 1, 1, 1), (1, 2, 2, 2), (3, 0, 1, 4), ((2, 1), (0, 1), 1, 1)]
+    ("stride", "padding", "dilation", "groups"),
+    [(1, 0, 1, 1), (2, 1, 1, 1), (1, 2, 2, 2), (3, 0, 1, 4), ((2, 1), (0, 1), 1, 1)],
 )
 def test_convolution_in_two_dimensions(stride: object, padding: object, dilation: int, groups: int) -> None:
     x, w, b = torch.randn(2, 4, 7, 8), torch.randn(8, 4 // groups, 3, 2), torch.randn(8)
@@ -60,24 +86,43 @@ def test_convolution_in_two_dimensions(stride: object, padding: object, dilation
 
 
 @pytest.mark.parametrize(
-    ("stride", "padding", "extra", "groups", "dilation"), [(1, 0, 0, 1, 1), (2, 1, 1, 1, 1), (3, 2, 0, 2, 2), (2, 0, 0, 4, 1)]
+    ("stride", "padding", "extra", "groups", "dilation"),
+    [(1, 0, 0, 1, 1), (2, 1, 1, 1, 1), (3, 2, 0, 2, 2), (2, 0, 0, 4, 1)],
 )
 def test_transposed_convolution(stride: int, padding: int, extra: int, groups: int, dilation: int) -> None:
-    x, w, b = torch.randn(2, 4, 5, 6), torch.randn(4, 6 // groups if groups != 4 else 2, 3, 2), torch.randn(6 if groups != 4 else 8)
-    check(lambda x, w, b: F.conv_transpose2d(x, w, b, stride, padding, extra, groups, dilation), x, w, b, rtol=1e-4, atol=1e-5)
+    x, w, b = (
+        torch.randn(2, 4, 5, 6),
+        torch.randn(4, 6 // groups if groups != 4 else 2, 3, 2),
+        torch.randn(6 if groups != 4 else 8),
+    )
+    check(
+        lambda x, w, b: F.conv_transpose2d(x, w, b, stride, padding, extra, groups, dilation),
+        x,
+        w,
+        b,
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 def test_convolution_in_other_dimensions_and_forms() -> None:
     x, w, z = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3), torch.randn(1, 2, 4, 5, 6)
     check_all(
         {
-            "same": lambda x, w, z: F.conv2d(x, w, padding="same"), "same_dilated": lambda x, w, z: F.conv2d(x, w[:, :, :2], padding="same", dilation=2),
-            "unbatched": lambda x, w, z: F.conv2d(x[0], w), "1d": lambda x, w, z: F.conv1d(x[:, :, 0], w[:, :, 0], padding=1, stride=2),
-            "3d": lambda x, w, z: F.conv3d(z, w[:, :2, :2, :2, None], stride=(1, 2, 1)), "t1": lambda x, w, z: F.conv_transpose1d(x[:, :, 0], w[:3, :, 0], stride=2),
+            "same": lambda x, w, z: F.conv2d(x, w, padding="same"),
+            "same_dilated": lambda x, w, z: F.conv2d(x, w[:, :, :2], padding="same", dilation=2),
+            "unbatched": lambda x, w, z: F.conv2d(x[0], w),
+            "1d": lambda x, w, z: F.conv1d(x[:, :, 0], w[:, :, 0], padding=1, stride=2),
+            "3d": lambda x, w, z: F.conv3d(z, w[:, :2, :2, :2, None], stride=(1, 2, 1)),
+            "t1": lambda x, w, z: F.conv_transpose1d(x[:, :, 0], w[:3, :, 0], stride=2),
             "patch": lambda x, w, z: F.conv2d(x, w[:, :, :2, :2], stride=2).flatten(2).transpose(1, 2),
         },
-        x, w, z, rtol=1e-4, atol=1e-5,
-    )  # fmt: skip
+        x,
+        w,
+        z,
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -89,14 +134,28 @@ def test_attention_in_every_call_form(dtype: torch.dtype) -> None:
     sdpa = F.scaled_dot_product_attention
     check_all(
         {
-            "plain": lambda q, k, m, b: sdpa(q, q, q), "causal": lambda q, k, m, b: sdpa(q, q, q, is_causal=True), "long": lambda q, k, m, b: sdpa(q[:, :2], k, k, is_causal=True),
-            "scale": lambda q, k, m, b: sdpa(q, q, q, scale=0.3), "gqa": lambda q, k, m, b: sdpa(q, k, k, enable_gqa=True), "mask": lambda q, k, m, b: sdpa(q[:, :2], k, k, attn_mask=m),
-            "bias": lambda q, k, m, b: sdpa(q[:, :2], k, k, attn_mask=b), "rank3": lambda q, k, m, b: sdpa(q[0], q[0], q[0]), "rank2": lambda q, k, m, b: sdpa(q[0, 0], q[0, 0], q[0, 0]),
-            "value": lambda q, k, m, b: sdpa(q, q, q[..., :3]), "one": lambda q, k, m, b: sdpa(q[:, :, :1], q, q), "gqa_mask": lambda q, k, m, b: sdpa(q, k, k, m, enable_gqa=True),
-            "batch": lambda q, k, m, b: sdpa(q[:1], q[:1], q[:1]), "dropout": lambda q, k, m, b: sdpa(q, q, q, dropout_p=0.0),
+            "plain": lambda q, k, m, b: sdpa(q, q, q),
+            "causal": lambda q, k, m, b: sdpa(q, q, q, is_causal=True),
+            "long": lambda q, k, m, b: sdpa(q[:, :2], k, k, is_causal=True),
+            "scale": lambda q, k, m, b: sdpa(q, q, q, scale=0.3),
+            "gqa": lambda q, k, m, b: sdpa(q, k, k, enable_gqa=True),
+            "mask": lambda q, k, m, b: sdpa(q[:, :2], k, k, attn_mask=m),
+            "bias": lambda q, k, m, b: sdpa(q[:, :2], k, k, attn_mask=b),
+            "rank3": lambda q, k, m, b: sdpa(q[0], q[0], q[0]),
+            "rank2": lambda q, k, m, b: sdpa(q[0, 0], q[0, 0], q[0, 0]),
+            "value": lambda q, k, m, b: sdpa(q, q, q[..., :3]),
+            "one": lambda q, k, m, b: sdpa(q[:, :, :1], q, q),
+            "gqa_mask": lambda q, k, m, b: sdpa(q, k, k, m, enable_gqa=True),
+            "batch": lambda q, k, m, b: sdpa(q[:1], q[:1], q[:1]),
+            "dropout": lambda q, k, m, b: sdpa(q, q, q, dropout_p=0.0),
         },
-        q, k, some, bias, rtol=1e-4, atol=1e-5,
-    )  # fmt: skip
+        q,
+        k,
+        some,
+        bias,
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 def test_attention_layers_are_ours() -> None:
@@ -113,15 +172,29 @@ def test_normalizations(dtype: torch.dtype) -> None:
     mean, var = torch.randn(6), torch.rand(6) + 0.5
     check_all(
         {
-            "layer": lambda x, w, b, m, v: F.layer_norm(x, (5,)), "affine": lambda x, w, b, m, v: F.layer_norm(x, (5,), w, w, 1e-3), "two": lambda x, w, b, m, v: F.layer_norm(x, (4, 5), x[0, 0], x[1, 1]),
-            "rms": lambda x, w, b, m, v: F.rms_norm(x, (5,)), "rms_w": lambda x, w, b, m, v: F.rms_norm(x, (5,), w, 1e-6), "rms2": lambda x, w, b, m, v: F.rms_norm(x, (4, 5), None, 1e-2),
-            "group": lambda x, w, b, m, v: F.group_norm(x, 3), "group_w": lambda x, w, b, m, v: F.group_norm(x, 2, b, b), "instance": lambda x, w, b, m, v: F.instance_norm(x, weight=b),
-            "batch": lambda x, w, b, m, v: F.batch_norm(x, m.to(x.dtype), v.to(x.dtype)), "batch_w": lambda x, w, b, m, v: F.batch_norm(x, m.to(x.dtype), v.to(x.dtype), b, b, eps=1e-3),
-            "weight": lambda x, w, b, m, v: torch._weight_norm(x[0, 0], x[0, 0, :, :1], 0), "native": lambda x, w, b, m, v: torch.native_layer_norm(x, (5,), w, w, 1e-5),
+            "layer": lambda x, w, b, m, v: F.layer_norm(x, (5,)),
+            "affine": lambda x, w, b, m, v: F.layer_norm(x, (5,), w, w, 1e-3),
+            "two": lambda x, w, b, m, v: F.layer_norm(x, (4, 5), x[0, 0], x[1, 1]),
+            "rms": lambda x, w, b, m, v: F.rms_norm(x, (5,)),
+            "rms_w": lambda x, w, b, m, v: F.rms_norm(x, (5,), w, 1e-6),
+            "rms2": lambda x, w, b, m, v: F.rms_norm(x, (4, 5), None, 1e-2),
+            "group": lambda x, w, b, m, v: F.group_norm(x, 3),
+            "group_w": lambda x, w, b, m, v: F.group_norm(x, 2, b, b),
+            "instance": lambda x, w, b, m, v: F.instance_norm(x, weight=b),
+            "batch": lambda x, w, b, m, v: F.batch_norm(x, m.to(x.dtype), v.to(x.dtype)),
+            "batch_w": lambda x, w, b, m, v: F.batch_norm(x, m.to(x.dtype), v.to(x.dtype), b, b, eps=1e-3),
+            "weight": lambda x, w, b, m, v: torch._weight_norm(x[0, 0], x[0, 0, :, :1], 0),
+            "native": lambda x, w, b, m, v: torch.native_layer_norm(x, (5,), w, w, 1e-5),
             "small": lambda x, w, b, m, v: F.rms_norm(x * 1e-4, (5,)),
         },
-        x, w, b, mean, var, rtol=1e-4, atol=1e-5,
-    )  # fmt: skip
+        x,
+        w,
+        b,
+        mean,
+        var,
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 class Composites(nn.Module):

@@ -13,15 +13,29 @@ def test_reads_by_index() -> None:
     x, i, j = torch.randn(4, 6, 3), torch.tensor([[0, 3, 1], [2, -1, -4]]), torch.tensor([2, 0, -1])
     check_all(
         {
-            "first": lambda x, i, j: x[i], "second": lambda x, i, j: x[:, i], "pair": lambda x, i, j: x[i, j], "apart": lambda x, i, j: x[i, :, j],
-            "three": lambda x, i, j: x[i, j, j], "new": lambda x, i, j: x[:, j][:, None], "list": lambda x, i, j: x[[1, 2]],
-            "rows": lambda x, i, j: x[torch.arange(3), j], "column": lambda x, i, j: x[torch.arange(4)[:, None], j], "int32": lambda x, i, j: x[i.int()],
-            "select": lambda x, i, j: x.index_select(1, j.abs()), "embedding": lambda x, i, j: F.embedding(i.abs(), x[0]), "take": lambda x, i, j: torch.take(x, i),
-            "gather": lambda x, i, j: torch.gather(x[:, :, 0], 0, i % 4), "gather1": lambda x, i, j: x[:2, :, 0].gather(1, i.abs()), "along": lambda x, i, j: torch.take_along_dim(x[:, :3, 0], i.abs() % 4, 0),
-            "one": lambda x, i, j: x[:1][torch.zeros(2, dtype=torch.long), j[:2]], "last": lambda x, i, j: x[..., j],
+            "first": lambda x, i, j: x[i],
+            "second": lambda x, i, j: x[:, i],
+            "pair": lambda x, i, j: x[i, j],
+            "apart": lambda x, i, j: x[i, :, j],
+            "three": lambda x, i, j: x[i, j, j],
+            "new": lambda x, i, j: x[:, j][:, None],
+            "list": lambda x, i, j: x[[1, 2]],
+            "rows": lambda x, i, j: x[torch.arange(3), j],
+            "column": lambda x, i, j: x[torch.arange(4)[:, None], j],
+            "int32": lambda x, i, j: x[i.int()],
+            "select": lambda x, i, j: x.index_select(1, j.abs()),
+            "embedding": lambda x, i, j: F.embedding(i.abs(), x[0]),
+            "take": lambda x, i, j: torch.take(x, i),
+            "gather": lambda x, i, j: torch.gather(x[:, :, 0], 0, i % 4),
+            "gather1": lambda x, i, j: x[:2, :, 0].gather(1, i.abs()),
+            "along": lambda x, i, j: torch.take_along_dim(x[:, :3, 0], i.abs() % 4, 0),
+            "one": lambda x, i, j: x[:1][torch.zeros(2, dtype=torch.long), j[:2]],
+            "last": lambda x, i, j: x[..., j],
         },
-        x, i, j,
-    )  # fmt: skip
+        x,
+        i,
+        j,
+    )
 
 
 def assigned(x: torch.Tensor, at: object, value: torch.Tensor) -> torch.Tensor:
@@ -34,14 +48,27 @@ def test_writes_by_index() -> None:
     x, i, s = torch.randn(4, 6), torch.tensor([[0, 3, 1], [2, 1, 0]]), torch.rand(4, 6) + 0.5
     v = torch.tensor([2, 0, -1])
     fns = {
-        "scatter": lambda x, i, s, v: x.scatter(0, i, s), "value": lambda x, i, s, v: x.scatter(1, i, 9.0), "add": lambda x, i, s, v: x.scatter_add(0, i, s),
-        "add1": lambda x, i, s, v: x.scatter_add(1, i % 2, s), "reduce": lambda x, i, s, v: x.scatter(0, i, s, reduce="add"), "index_add": lambda x, i, s, v: x.index_add(0, v.abs(), s[:3], alpha=2),
-        "copy": lambda x, i, s, v: x.index_copy(0, v.abs(), s[:3]), "fill": lambda x, i, s, v: x.index_fill(1, v.abs(), 5.0), "put": lambda x, i, s, v: torch.index_put(x, (v,), torch.tensor(7.0)),
-        "rows": lambda x, i, s, v: torch.index_put(x, (v,), s[:3]), "acc": lambda x, i, s, v: torch.index_put(x, (i % 2,), s[0, 0], accumulate=True), "pair": lambda x, i, s, v: torch.index_put(x, (v, v), s[0, :3]),
-        "mask": lambda x, i, s, v: torch.index_put(x, (x > 0,), torch.tensor(0.0)), "rowmask": lambda x, i, s, v: torch.index_put(x, (x[:, 0] > 0,), torch.tensor(1.0)),
-        "select": lambda x, i, s, v: x.select_scatter(s[0], 0, -1), "slice": lambda x, i, s, v: x.slice_scatter(s[:2], 0, 1, 3), "strided": lambda x, i, s, v: x.slice_scatter(s[:, :3], 1, 0, 6, 2),
-        "diagonal": lambda x, i, s, v: x.diagonal_scatter(s[0, :4]), "off": lambda x, i, s, v: x.diagonal_scatter(s[0, :3], -1), "int": lambda x, i, s, v: torch.zeros(4, 6, dtype=torch.long).scatter_add(0, i, i),
-    }  # fmt: skip
+        "scatter": lambda x, i, s, v: x.scatter(0, i, s),
+        "value": lambda x, i, s, v: x.scatter(1, i, 9.0),
+        "add": lambda x, i, s, v: x.scatter_add(0, i, s),
+        "add1": lambda x, i, s, v: x.scatter_add(1, i % 2, s),
+        "reduce": lambda x, i, s, v: x.scatter(0, i, s, reduce="add"),
+        "index_add": lambda x, i, s, v: x.index_add(0, v.abs(), s[:3], alpha=2),
+        "copy": lambda x, i, s, v: x.index_copy(0, v.abs(), s[:3]),
+        "fill": lambda x, i, s, v: x.index_fill(1, v.abs(), 5.0),
+        "put": lambda x, i, s, v: torch.index_put(x, (v,), torch.tensor(7.0)),
+        "rows": lambda x, i, s, v: torch.index_put(x, (v,), s[:3]),
+        "acc": lambda x, i, s, v: torch.index_put(x, (i % 2,), s[0, 0], accumulate=True),
+        "pair": lambda x, i, s, v: torch.index_put(x, (v, v), s[0, :3]),
+        "mask": lambda x, i, s, v: torch.index_put(x, (x > 0,), torch.tensor(0.0)),
+        "rowmask": lambda x, i, s, v: torch.index_put(x, (x[:, 0] > 0,), torch.tensor(1.0)),
+        "select": lambda x, i, s, v: x.select_scatter(s[0], 0, -1),
+        "slice": lambda x, i, s, v: x.slice_scatter(s[:2], 0, 1, 3),
+        "strided": lambda x, i, s, v: x.slice_scatter(s[:, :3], 1, 0, 6, 2),
+        "diagonal": lambda x, i, s, v: x.diagonal_scatter(s[0, :4]),
+        "off": lambda x, i, s, v: x.diagonal_scatter(s[0, :3], -1),
+        "int": lambda x, i, s, v: torch.zeros(4, 6, dtype=torch.long).scatter_add(0, i, i),
+    }
     fns["column"] = lambda x, i, s, v: assigned(x, (slice(None), v), s[:, :3])
     fns["block"] = lambda x, i, s, v: assigned(x, (v[:, None], v), s[:3, :3])
     for mode in ("sum", "prod", "amax", "amin", "mean"):
@@ -50,28 +77,46 @@ def test_writes_by_index() -> None:
     check_all(fns, x, i, s, v, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("kernel", "stride", "padding", "ceil"), [(2, None, 0, False), (3, 2, 1, False), (3, 2, 1, True), ((2, 3), (3, 1), 0, True)])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "ceil"),
+    [(2, None, 0, False), (3, 2, 1, False), (3, 2, 1, True), ((2, 3), (3, 1), 0, True)],
+)
 def test_pooling(kernel: object, stride: object, padding: int, ceil: bool) -> None:
     check_all(
         {
-            "max": lambda x: F.max_pool2d(x, kernel, stride, padding, ceil_mode=ceil), "avg": lambda x: F.avg_pool2d(x, kernel, stride, padding, ceil),
-            "inner": lambda x: F.avg_pool2d(x, kernel, stride, padding, ceil, count_include_pad=False), "divisor": lambda x: F.avg_pool2d(x, kernel, stride, padding, ceil, divisor_override=5),
-            "which": lambda x: F.max_pool2d(x, kernel, stride, padding, ceil_mode=ceil, return_indices=True), "int": lambda x: F.max_pool2d((x * 10).int(), kernel, stride, padding, ceil_mode=ceil),
+            "max": lambda x: F.max_pool2d(x, kernel, stride, padding, ceil_mode=ceil),
+            "avg": lambda x: F.avg_pool2d(x, kernel, stride, padding, ceil),
+            "inner": lambda x: F.avg_pool2d(x, kernel, stride, padding, ceil, count_include_pad=False),
+            "divisor": lambda x: F.avg_pool2d(x, kernel, stride, padding, ceil, divisor_override=5),
+            "which": lambda x: F.max_pool2d(x, kernel, stride, padding, ceil_mode=ceil, return_indices=True),
+            "int": lambda x: F.max_pool2d((x * 10).int(), kernel, stride, padding, ceil_mode=ceil),
         },
-        torch.randn(2, 3, 7, 8), rtol=1e-5,
-    )  # fmt: skip
+        torch.randn(2, 3, 7, 8),
+        rtol=1e-5,
+    )
 
 
 def test_pooling_in_other_dimensions_and_adaptive() -> None:
     check_all(
         {
-            "max1": lambda x: F.max_pool1d(x[0], 2), "avg1": lambda x: F.avg_pool1d(x[0], 3, 2, 1), "max3": lambda x: F.max_pool3d(x[None], 2), "avg3": lambda x: F.avg_pool3d(x[None], 2),
-            "one": lambda x: F.adaptive_avg_pool2d(x, 1), "even": lambda x: F.adaptive_avg_pool2d(x, (3, 4)), "uneven": lambda x: F.adaptive_avg_pool2d(x, (4, 5)), "up": lambda x: F.adaptive_avg_pool2d(x, (9, 8)),
-            "line": lambda x: F.adaptive_avg_pool1d(x[0], 3), "volume": lambda x: F.adaptive_avg_pool3d(x[None], 2), "max": lambda x: F.adaptive_max_pool2d(x, (4, 2), return_indices=True), "dilated": lambda x: F.max_pool2d(x, 2, dilation=2),
-            "max1_all": lambda x: F.adaptive_max_pool1d(x[0], 1), "unbatched": lambda x: F.avg_pool2d(x[0], 2), "none": lambda x: F.adaptive_avg_pool2d(x, (None, 2)),
+            "max1": lambda x: F.max_pool1d(x[0], 2),
+            "avg1": lambda x: F.avg_pool1d(x[0], 3, 2, 1),
+            "max3": lambda x: F.max_pool3d(x[None], 2),
+            "avg3": lambda x: F.avg_pool3d(x[None], 2),
+            "one": lambda x: F.adaptive_avg_pool2d(x, 1),
+            "even": lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
+            "uneven": lambda x: F.adaptive_avg_pool2d(x, (4, 5)),
+            "up": lambda x: F.adaptive_avg_pool2d(x, (9, 8)),
+            "line": lambda x: F.adaptive_avg_pool1d(x[0], 3),
+            "volume": lambda x: F.adaptive_avg_pool3d(x[None], 2),
+            "max": lambda x: F.adaptive_max_pool2d(x, (4, 2), return_indices=True),
+            "dilated": lambda x: F.max_pool2d(x, 2, dilation=2),
+            "max1_all": lambda x: F.adaptive_max_pool1d(x[0], 1),
+            "unbatched": lambda x: F.avg_pool2d(x[0], 2),
+            "none": lambda x: F.adaptive_avg_pool2d(x, (None, 2)),
         },
         torch.randn(2, 3, 6, 8),
-    )  # fmt: skip
+    )
 
 
 def test_resampling() -> None:

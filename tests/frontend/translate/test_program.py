@@ -13,7 +13,7 @@ from emmy.errors import UnsupportedError
 from emmy.frontend import interpret
 from emmy.frontend.capture import capture, from_exported
 from emmy.frontend.dtypes import FROM_TORCH, TO_TORCH
-from emmy.frontend.translate import HANDLERS, node_operands, translate
+from emmy.frontend.translate import HANDLERS, translate
 from emmy.frontend.translate.histogram import op_names
 from emmy.frontend.translate.promotion import promote
 from emmy.frontend.translate.samples import NOT_TENSORS, SAMPLES, operands as sample_operands
@@ -51,12 +51,14 @@ def test_without_fallback_the_error_names_the_op_its_types_and_the_line() -> Non
 @pytest.mark.parametrize(
     ("fn", "reason"),
     [
-        (lambda x: F.dropout(x, 0.5, True), "random"), (lambda x: x.double() * 2, "f64"), (lambda x: torch.rand(3) + x, "no rule"),
+        (lambda x: F.dropout(x, 0.5, True), "random"),
+        (lambda x: x.double() * 2, "f64"),
+        (lambda x: torch.rand(3) + x, "no rule"),
         (lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.5), "random"),
         (lambda x: F.batch_norm(x, torch.zeros(3), torch.ones(3), training=True), "statistics"),
         (lambda x: x.argsort(), "sorting"),
     ],
-)  # fmt: skip
+)
 def test_cases_that_a_rule_declines_say_why(fn: object, reason: str) -> None:
     calls = translate(graph_of(fn, torch.randn(3, 3))).opaque
     assert calls and all(reason in c.reason for c in calls)
@@ -105,7 +107,11 @@ class Small(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed, self.conv, self.norm = nn.Embedding(7, 8), nn.Conv2d(1, 4, 3, padding=1), nn.LayerNorm(8)
-        self.bn, self.attention, self.out = nn.BatchNorm2d(4), nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 3)
+        self.bn, self.attention, self.out = (
+            nn.BatchNorm2d(4),
+            nn.MultiheadAttention(8, 2, batch_first=True),
+            nn.Linear(8, 3),
+        )
 
     def forward(self, i: torch.Tensor) -> torch.Tensor:
         x = self.embed(i)
