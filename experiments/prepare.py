@@ -32,6 +32,7 @@ from emmy.ir.target import target
 from emmy.planning import Chosen
 from emmy.runtime.cache import CubinCache
 from emmy.runtime.nvrtc import Compiled, Job
+from emmy.runtime.tensors import TORCH
 from emmy.saturation import Options, Saturation, saturate_program
 from experiments.cases import Case
 
@@ -127,7 +128,7 @@ def facts_of(plan: Plan) -> dict[str, Any]:
 def task_of(case: Case, s: Saturation, facts: dict[str, Any]) -> Task:
     graph, program = s.program.graph, s.program
     parameters = {
-        i.target: parameter_like(i.target, tuple(integer(d) for d in i.tensor.shape), program.weights[i.target].dtype)
+        i.target: parameter_like(i.target, tuple(integer(d) for d in i.tensor.shape), TORCH[i.tensor.dtype])
         for i in graph.inputs
         if i.kind == "parameter"
     }
