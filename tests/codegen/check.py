@@ -44,7 +44,7 @@ def distance(body: Body, found: list[Array], expected: list[Array]) -> float:
     """Largest difference in units of `epsilon * (1 + |reference|)`; NaN must stand where the reference has it."""
     worst = 0.0
     for e, f, o in zip(expected, found, body.outs, strict=True):
-        f = f.astype(np.float64)
+        f, e = f.astype(np.float64), e.astype(np.float64)
         assert np.array_equal(np.isnan(e), np.isnan(f)), f"NaN where there should be none, or none: {np.isnan(f).sum()}"
         scale = max(DTYPES[o.tensor.dtype].epsilon, 2.0**-20) * (1 + np.abs(e))
         worst = max(worst, float(np.nanmax(np.abs(f - e) / scale, initial=0.0)))

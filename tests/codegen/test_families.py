@@ -1,0 +1,169 @@
+"""Map, row, scan and plain kernels compute what their bodies say, run on the CPU from the source that NVRTC gets."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emmy.codegen.lower import lower
+from emmy.egraph.schedule import schedule_rows
+from emmy.ir.loop import Body, size
+from emmy.ir.schedule import Pin, Scheduled
+from emmy.ir.target import target
+from tests import host_cuda
+from tests.codegen import check
+from tests.codegen import small as K
+
+RULESETS = Path(__file__).parents[2] / "rulesets"
+CARD = target("sm_90a")
+S = size("s")
+host = pytest.mark.skipif(not host_cuda.available(), reason="no C++ compiler to run kernels on the CPU")
+# What a kernel may differ from float64, in units of the result's epsilon; sums of many terms take more.
+TOLERANCE = 64.0
+
+CASES: dict[str, tuple[Body, Mapping[str, int]]] = {
+    "rms norm": (K.rms_norm(5, 2304), {}),
+    "rms norm, odd": (K.rms_norm(7, 77, "bf16"), {}),
+    "rms norm, short": (K.rms_norm(33, 5), {}),
+    "rms norm, rows by name": (K.rms_norm(S, 128, "bf16"), {"s": 11}),
+    "softmax": (K.softmax(7, 256, "bf16"), {}),
+    "softmax, long odd": (K.softmax(2, 4097), {}),
+    "softmax, length by name": (K.softmax(3, S), {"s": 515}),
+    "softmax, one pass": (K.softmax(3, 1000, twisted=True), {}),
+    "softmax, masked rows": (K.masked_softmax(9, 40), {}),
+    "layer norm": (K.layer_norm(6, 768, "f16"), {}),
+    "layer norm, odd": (K.layer_norm(3, 33), {}),
+    "column sums": (K.column_sum(100, 70), {}),
+    "column sums, half": (K.column_sum(33, 64, "bf16"), {}),
+    "channel statistics": (K.channel_statistics(3, 5, 28), {}),
+    "sum of all": (K.whole_sum(5000, "bf16"), {}),
+    "integers and booleans": (K.integer_folds(9, 70), {}),
+    "cumulative sum": (K.cumulative(3, 1500), {}),
+    "cumulative sum, half": (K.cumulative(5, 77, dtype="bf16"), {}),
+    "cumulative maximum, first axis": (K.cumulative(40, 33, "max", first=True), {}),
+    "cumulative product": (K.cumulative(2, 20, "prod"), {}),
+    "bias and gelu": (K.bias_gelu(33, 77), {}),
+    "bias and gelu, aligned": (K.bias_gelu(S, 64), {"s": 17}),
+    "rotary": (K.rotary(6, 3, 64), {}),
+    "rotary, odd halves": (K.rotary(3, 2, 10, "f32"), {}),
+    "concatenated": (K.concatenated(5, 24, 40), {}),
+    "concatenated, odd": (K.concatenated(5, 3, 7, "f16"), {}),
+    "transpose": (K.added_transpose(40, 24), {}),
+    "store in another order": (K.permuted_store(3, 5, 16), {}),
+    "positions": (K.positions(9, 7), {}),
+    "two spaces": (K.two_spaces(5, 7), {}),
+}
+
+
+def rows(body: Body, sizes: Mapping[str, int], count: int, seed: int) -> list[Scheduled]:
+    """Every family's first and last row and `count` of the others by chance."""
+    found = [s for s in schedule_rows([body], CARD, sizes, RULESETS).rows[body.hash] if s.family not in ("mma", "tile")]
+    ends: dict[str, list[Scheduled]] = {}
+    for s in found:
+        ends.setdefault(s.family, []).append(s)
+    picked = [s for group in ends.values() for s in (group[0], group[-1])]
+    picked += random.Random(seed).sample(found, min(count, len(found)))
+    return list(dict.fromkeys(picked))
+
+
+@host
+@pytest.mark.parametrize("name", CASES)
+def test_sampled_rows_compute_the_body(name: str) -> None:
+    body, sizes = CASES[name]
+    for s in rows(body, sizes, 4, seed=len(name)):
+        kernel = lower(body, s.family, s.row, CARD, "k_test")
+        assert check.error(body, kernel, sizes) < TOLERANCE, f"{s.family} {s.row.text}"
+
+
+@host
+def test_lengths_share_a_kernel() -> None:
+    body = K.softmax(S, S, "bf16")
+    for s in rows(body, {"s": 64}, 2, seed=1):
+        kernel = lower(body, s.family, s.row, CARD, "k_test", limits={"s": 4096})
+        for n in (1, 17, 128):
+            assert check.error(body, kernel, {"s": n}) < TOLERANCE, f"{s.row.text} at {n}"
+
+
+@host
+def test_rows_by_index_come_from_the_table() -> None:
+    body = K.embedding(11, 50, 48)
+    rng = np.random.default_rng(3)
+    index = rng.integers(-50, 50, 11)
+    by_type = {"i64": index, "bf16": check.operand(K.tensor("bf16", 50, 48), {}, rng)}
+    arrays = [by_type[t.dtype] for t in body.slots]
+    for s in rows(body, {}, 4, seed=2):
+        kernel = lower(body, s.family, s.row, CARD, "k_test")
+        assert check.error(body, kernel, given=arrays) == 0.0, s.row.text
+
+
+@host
+@pytest.mark.parametrize("special", [float("nan"), float("inf"), float("-inf")])
+def test_nan_and_infinity_travel(special: float) -> None:
+    body = K.softmax(4, 300)
+    x = np.random.default_rng(0).standard_normal((4, 300)).astype(np.float32)
+    x[1, 77], x[2, :] = special, special
+    for s in rows(body, {}, 3, seed=5):
+        kernel = lower(body, s.family, s.row, CARD, "k_test")
+        assert check.error(body, kernel, given=[x]) < TOLERANCE, s.row.text
+
+
+@host
+@pytest.mark.parametrize("new", ["bf16", "f16", "f8e4m3", "f8e5m2"])
+def test_stores_round_to_nearest_even(new: str) -> None:
+    """Every 16-bit pattern's neighbourhood in f32, ties, denormals, overflow."""
+    bits = np.arange(0, 2**32, 9973 * 7, dtype=np.uint64).astype(np.uint32)
+    ties = (np.arange(0, 2**16, dtype=np.uint32) << 16) + 0x8000
+    x = np.concatenate([bits, ties, ties - 1, ties + 1]).view(np.float32)
+    body = K.converted(len(x), "f32", new)
+    kernel = lower(body, "plain", rows(body, {}, 0, 0)[-1].row, CARD, "k_test")
+    (found,) = host_cuda.run(kernel, [x], shapes=[x.shape])
+    with np.errstate(all="ignore"):
+        expected = x.astype(host_cuda.NUMPY[new])
+    np.testing.assert_array_equal(np.isnan(found.astype(np.float32)), np.isnan(expected.astype(np.float32)))
+    real = ~np.isnan(expected.astype(np.float32))
+    unsigned = np.uint16 if found.dtype.itemsize == 2 else np.uint8
+    np.testing.assert_array_equal(found.view(unsigned)[real], expected.view(unsigned)[real])
+
+
+@host
+@pytest.mark.parametrize("old", ["bf16", "f16", "f8e4m3", "f8e5m2"])
+def test_loads_are_exact(old: str) -> None:
+    kind = host_cuda.NUMPY[old]
+    width = np.dtype(kind).itemsize
+    x = np.arange(0, 2 ** (8 * width), dtype=np.uint16 if width == 2 else np.uint8).view(kind)
+    body = K.converted(len(x), old, "f32")
+    kernel = lower(body, "plain", rows(body, {}, 0, 0)[-1].row, CARD, "k_test")
+    (found,) = host_cuda.run(kernel, [x], shapes=[x.shape])
+    np.testing.assert_array_equal(found, x.astype(np.float32))
+
+
+def test_every_body_ends_with_the_plain_row() -> None:
+    for body, sizes in CASES.values():
+        assert schedule_rows([body], CARD, sizes, RULESETS).rows[body.hash][-1].family == "plain"
+
+
+def test_rows_of_a_body_are_spelled_apart() -> None:
+    for body, sizes in CASES.values():
+        texts = [s.row.text for s in schedule_rows([body], CARD, sizes, RULESETS).rows[body.hash]]
+        assert len(texts) == len(set(texts))
+
+
+def test_holding_a_rule_takes_its_rows_away() -> None:
+    body = K.rms_norm(32, 2048)
+    everything = {s.row.text for s in schedule_rows([body], CARD, {}, RULESETS).rows[body.hash]}
+    held = {s.row.text for s in schedule_rows([body], CARD, {}, RULESETS, frozenset({"row-held"})).rows[body.hash]}
+    assert everything - held == {t for t in everything if "STAGE=reg" in t}
+    assert held < everything
+
+
+def test_partial_pins_find_the_rows_of_the_tutorial() -> None:
+    body = K.rms_norm(512, 2304)
+    found = [s.row for s in schedule_rows([body], target("sm_120a"), {}, RULESETS).rows[body.hash]]
+    for text in ("WORK=t256,REDUCE=coop", "WORK=t256,REDUCE=coop/r2"):
+        pinned = [r for r in found if Pin.parse(text).matches(r)]
+        assert pinned
+        assert {r.reduce.text for r in pinned} == {text.split("REDUCE=")[1]}
