@@ -248,7 +248,7 @@ class _Writer:
     def any(self, least: int = 0) -> int:
         """A tensor of the pool of at least that rank; late ones are drawn more often."""
         found = [x for x in self.pool if len(self.t.shape(x)) >= least]
-        return int(self.one(*found, *found[-2:] * 3, *found[-1:] * 6))
+        return int(self.one(*found, *found[-2:] * 2, *found[-1:] * 12))
 
     def axis(self, x: int) -> int:
         return int(self.draw(st.integers(0, len(self.t.shape(x)) - 1)))
@@ -476,8 +476,8 @@ def _broadcasts(x: Sequence[Expr], y: Sequence[Expr]) -> bool:
 
 
 @st.composite
-def programs(draw: st.DrawFn, least: int = 4, most: int = 8) -> RandomProgram:
-    """A small program of the supported operations; the last results and sometimes an earlier one are its outputs."""
+def programs(draw: st.DrawFn, least: int = 4, most: int = 7) -> RandomProgram:
+    """A small program of the supported operations; its outputs are what nothing reads, and sometimes one more."""
     from emmy.frontend.translate.program import prune
 
     w = _Writer(draw)
@@ -485,9 +485,10 @@ def programs(draw: st.DrawFn, least: int = 4, most: int = 8) -> RandomProgram:
     for k in range(draw(st.integers(least, most))):
         w.step(HEAVY if k % 2 else LIGHT)
     made = w.pool[first:] or [w.t.un("tanh", w.pool[0])]
-    outputs = [made[-1]]
-    if len(made) > 1 and draw(st.booleans()):
-        outputs.append(draw(st.sampled_from(made[:-1])))
+    read = {x for term in w.t.terms for x in term.operands}
+    outputs = [x for x in made if x not in read] or made[-1:]
+    if draw(st.booleans()):
+        outputs.append(draw(st.sampled_from(made)))
     program = prune(Program(tuple(w.t.terms), tuple(dict.fromkeys(outputs)), frozenset(w.t.facts)))
     inputs = [t for t in program.terms if t.kind == "Input"]
     arrays = tuple(operand(t.tensor, {}, k) for k, t in enumerate(inputs))

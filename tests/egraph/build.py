@@ -27,6 +27,10 @@ from tests.strategies import operand
 Array = Any
 
 
+# How often a random plan prefers launches that were composed of others.
+FUSED = 0.5
+
+
 def extents(*shape: int | Expr) -> tuple[Expr, ...]:
     return tuple(const(n) if isinstance(n, int) else n for n in shape)
 
@@ -164,7 +168,7 @@ def _random_plan(model: ModelGraph, made: Mapping[int, list[Launch]], rng: rando
     steps: list[Step] = []
     while wanted:
         t = max(wanted, key=lambda t: (order[t], t))
-        l = rng.choice(made[t])
+        l = rng.choice([l for l in made[t] if l.parents and rng.random() < FUSED] or made[t])
         best = model.loops.best(l.body)
         steps.append(Step(l, best if rng.random() < 0.5 else l.body))
         done.update(l.results)
