@@ -152,7 +152,7 @@ def saturate_program(
         [b.hash for b in model.bodies()], regime, golden(), database=options.database,
         environ={} if options.golden is None else {"EMMY_GOLDEN_FILE": options.golden},
     )  # fmt: skip
-    selection = Selection(model, options.target, sizes, regime, evidence, options.pins, options.held)
+    selection = Selection(model, options.target, sizes, regime, evidence, options.pins, options.held, unpruned=options.place == "fuse")
     clock("evidence", selection)
     names = Names(program.graph, tensor, model.numbering)
     builder = _Kernels(program, tensor, model, selection, names, options, cache)

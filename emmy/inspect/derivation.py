@@ -122,11 +122,11 @@ def rewrites(s: Saturation) -> Iterator[Rewrite]:
         yield from (_lifted(d, l) for l in d.launches if l.rule.startswith("lift"))
     if "f" in passes:
         yield from (_fused(d, l) for l in d.launches if not l.rule.startswith("lift"))
-        yield from (_improved(d, c) for c in s.launches if c.priced.body is not c.launch.body)
     kernels = {c.name: c for c in s.launches}.values()
     if "s" in passes:
         yield from (_stamped(d, c) for c in kernels)
     if "t" in passes:
+        yield from (_improved(d, c) for c in kernels if c.priced.body is not c.launch.body)
         yield from (_scheduled(s, c) for c in kernels)
     if "k" in passes:
         yield from (_lowered(s, c, "k", "tile", "kernel") for c in kernels)
@@ -139,11 +139,18 @@ def _decompositions(s: Saturation, d: Derivation) -> Iterator[Rewrite]:
 
     letter_of = {r.name: LETTERS[p.stem] for p in rulesets().glob("model/*.egg") if p.stem in LETTERS for r in rules_in(p)}
     groups: dict[tuple[int, str], list[Prim]] = {}
+    plain: dict[int, list[Prim]] = {}
     order = s.model.numbering.order
     for p in sorted(d.prims.values(), key=lambda p: (order[p.result], p.result)):
-        rule = s.model.numbering.rules.get(p.id, "")
+        rule, owner = s.model.numbering.rules.get(p.id, ""), d.names.owner(p.result)
         if rule in letter_of:
-            groups.setdefault((d.names.owner(p.result), rule), []).append(p)
+            groups.setdefault((owner, rule), []).append(p)
+        else:  # what the translator wrote around the operation, e.g. the weight of a norm
+            plain.setdefault(owner, []).append(p)
+    for node, rows in plain.items():
+        last = next((key for key in reversed(groups) if key[0] == node and letter_of[key[1]] == "d"), None)
+        if last is not None:
+            groups[last] += rows
     inputs = {i.name: f"inputs.{i.name}" for i in s.program.graph.inputs if i.kind == "user"}
     for letter in "do":
         for (node, rule), rows in groups.items():
@@ -186,8 +193,8 @@ def _fused(d: Derivation, l: Launch) -> Rewrite:
 def _improved(d: Derivation, c: Chosen) -> Rewrite:
     from emmy.ir.show_loop import show_loop
 
-    before, after = (show_loop(b, c.operands, c.results).splitlines() for b in (c.launch.body, c.priced.body))
-    return Rewrite("f", "equal-body", _result(d, c.launch), tuple(before), tuple(after))
+    before, after = (show_loop(b, c.operands, c.results) for b in (c.launch.body, c.priced.body))
+    return Rewrite("t", "equal-body", c.name, _lines(before), _lines(after))
 
 
 def _stamped(d: Derivation, c: Chosen) -> Rewrite:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -43,10 +42,11 @@ def stages(s: Saturation) -> Iterator[tuple[str, str]]:
 def dump(s: Saturation, folder: Path) -> None:
     """Write every stage, and each kernel's source under `kernels/`.  EmmyError where the folder takes nothing."""
     try:
-        (folder / "kernels").mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         for name, text in stages(s):
             write_atomically(folder / name, (text + "\n").encode())
         if "c" in s.options.passes:
+            (folder / "kernels").mkdir(exist_ok=True)
             for c in s.launches:
                 write_atomically(folder / "kernels" / f"{c.name}.cu", c.source.encode())
     except OSError as e:
@@ -86,5 +86,6 @@ def timings(s: Saturation, load_seconds: float) -> list[str]:
     spent = {"load": load_seconds, **{k: v for k, v in s.seconds.items() if k != "model"}}
     inner = {f"model/{k}": v for k, v in s.model.seconds.items()}
     lines = [f"{name:<24} {t:8.3f} s" for name, t in {**spent, **inner}.items()]
-    counts: Counter[str] = rule_counts(s)
+    loading = ("source-", "launch-")  # rules that only read facts
+    counts = {name: n for name, n in rule_counts(s).items() if not name.startswith(loading)}
     return [*lines, *(f"{name:<40} {n:>6} x" for name, n in sorted(counts.items()))]

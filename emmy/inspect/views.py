@@ -36,12 +36,16 @@ def titled(i: int, name: str, text: str, ir: str) -> str:
 
 
 def launch_text(s: Saturation, c: Chosen, ir: str, mapped: bool = True) -> str:
-    """One launch in the loop, tile, kernel or cuda IR; `mapped`: a tile is shown with its schedule row."""
+    """One launch in the loop, tile, kernel or cuda IR.
+
+    The loop IR shows the body as composed; the tile IR and what follows show the better body that the loop rules found
+    for it, where that was chosen.  `mapped`: a tile is shown with its schedule row.
+    """
     body = c.priced.body
     if ir == "loop":
         from emmy.ir.show_loop import show_loop
 
-        return show_loop(body, c.operands, c.results)
+        return show_loop(c.launch.body, c.operands, c.results)
     if ir == "tile":
         from emmy.ir.tile import show_tile
 
