@@ -85,14 +85,19 @@ class Rule:
 NUMERICS: Final = ("exact", "rounds-later", "reassociates", "approximates", "analysis")
 
 
+# Rulesets that derive facts for other rules and change no term.
+ANALYSES: Final = ("analysis", "load", "free", "mark")
+
+
 def rules_in(path: Path) -> list[Rule]:
-    """Every rule of a file with its comment.  The comment's last word is its numerics class; analyses have none."""
+    """Every rule of a file with its comment, which also speaks for the rules right below it, up to the next comment or
+    blank line.  The comment's last word is its numerics class; analyses have none."""
     found: list[Rule] = []
     doc: list[str] = []
-    buffer = ""
+    spoken, buffer = False, ""  # whether a command followed the comment; lines of the command at hand
     for line in path.read_text().splitlines():
         if line.startswith(";") and not buffer:
-            doc.append(line.lstrip("; ").rstrip())
+            doc, spoken = [*([] if spoken else doc), line.lstrip("; ").rstrip()], False
             continue
         buffer += line + "\n"
         if not buffer.strip():
@@ -101,15 +106,15 @@ def rules_in(path: Path) -> list[Rule]:
         code = "\n".join(map(_strip_comment, buffer.splitlines()))
         if code.count("(") != code.count(")"):
             continue
-        for command in read_sexps(buffer):
-            if command[0] == "rule":
-                words = " ".join(doc).split()
-                numerics = words[-1] if words and words[-1] in NUMERICS else "analysis"
-                found.append(
-                    Rule(_option(command, ":name"), _option(command, ":ruleset"), path.name, numerics, "\n".join(doc), buffer)
-                )
-        doc, buffer = ([], "") if any(c[0] == "rule" for c in read_sexps(buffer)) else (doc, "")
+        found += [_rule(c, path.name, doc, buffer) for c in read_sexps(buffer) if c[0] == "rule"]
+        spoken, buffer = True, ""
     return found
+
+
+def _rule(command: list[Any], file: str, doc: list[str], text: str) -> Rule:
+    words, ruleset = " ".join(doc).split(), _option(command, ":ruleset")
+    classed = bool(words) and words[-1] in NUMERICS and ruleset not in ANALYSES
+    return Rule(_option(command, ":name"), ruleset, file, words[-1] if classed else "analysis", "\n".join(doc), text)
 
 
 def _option(command: list[Any], key: str) -> str:
