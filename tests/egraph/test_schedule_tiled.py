@@ -1,0 +1,100 @@
+"""Schedule forks of contraction and attention: what is legal, what is not, and which rule makes which rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from emmy.egraph.schedule import schedule_rows
+from emmy.ir.loop import Body
+from emmy.ir.schedule import Pin
+from emmy.ir.target import TARGETS, target
+from tests import bodies as B
+
+RULESETS = Path(__file__).parents[2] / "rulesets"
+LINEAR = B.linear(128, 128, 128, "f16", trans_b=False)
+ATTENTION = B.attention(1, 4, 2, 256, 256, 128, causal=True)
+
+
+def rows(body: Body, arch: str = "sm_90a", held: str = "") -> set[str]:
+    found = schedule_rows([body], target(arch), {}, RULESETS, frozenset({held} - {""}))
+    return {f"{r.family} {r.row.text}" for r in found.rows[body.hash]}
+
+
+def of(found: set[str], family: str) -> set[str]:
+    return {r for r in found if r.startswith(f"{family} ")}
+
+
+@pytest.mark.parametrize("arch", TARGETS)
+def test_the_rows_of_the_walkthrough_are_spelled_as_there(arch: str) -> None:
+    pin = Pin.parse("WORK=w2x2,TILE=mma_m16n8k16_f16_f32/f2x2/k4,REDUCE=,STAGE=d2/smem-async,RASTER=")
+    found = schedule_rows([LINEAR], target(arch), {}, RULESETS).rows[LINEAR.hash]
+    assert [r.family for r in found if pin.matches(r.row)] == ["mma"]
+    seed = B.attention(1, 1, 1, 16, 16, 16, dtype="f32")
+    pin = Pin.parse("WORK=t32,TILE=f1,REDUCE=,STAGE=")
+    found = schedule_rows([seed], target(arch), {}, RULESETS).rows[seed.hash]
+    assert [r.family for r in found if pin.matches(r.row)] == ["attention"]
+
+
+@pytest.mark.parametrize("arch", TARGETS)
+@pytest.mark.parametrize("body", [LINEAR, ATTENTION, B.swiglu(512, 1024, 512), B.attention(1, 2, 2, 256, 256, 256)])
+def test_every_row_fits_the_card(body: Body, arch: str) -> None:
+    card = target(arch)
+    for r in schedule_rows([body], card, {}, RULESETS).rows[body.hash]:
+        assert r.config.smem <= card.smem_block, r.row.text
+        assert r.config.block_threads <= card.threads_block, r.row.text
+        assert r.config.block_threads * r.config.registers <= card.registers_sm, r.row.text
+
+
+def test_a_card_with_more_shared_memory_has_more_rows() -> None:
+    body = B.linear(4096, 4096, 4096)
+    small, large = rows(body, "sm_89"), rows(body, "sm_90a")
+    assert small < large
+    assert any("/f4x8/k4,REDUCE=,STAGE=d4/" in r for r in large - small)
+
+
+def test_f32_factors_have_no_tensor_core_rows() -> None:
+    found = rows(B.linear(128, 128, 128, "f32"))
+    assert of(found, "tile") and not of(found, "mma")
+    assert not any("mma_" in r for r in rows(B.attention(1, 2, 2, 64, 64, 32, dtype="f32")))
+
+
+def test_operands_that_are_not_contiguous_in_16_bytes_are_not_copied_asynchronously() -> None:
+    assert not any("smem-async" in r for r in of(rows(B.linear(33, 77, 65)), "mma"))
+    assert any("smem-async" in r for r in of(rows(B.linear(33, 77, 72)), "mma"))
+
+
+def test_small_results_have_no_large_tiles() -> None:
+    found = of(rows(B.linear(16, 64, 256)), "mma")
+    assert found and all("WORK=w1x" in r and "/f1x" in r for r in found)
+
+
+@pytest.mark.parametrize(
+    ("rule", "body", "gone"),
+    [
+        ("mma-async", LINEAR, "mma .*smem-async"),
+        ("mma-ring", LINEAR, "mma .*/smem,"),
+        ("mma-raster", LINEAR, "mma .*"),
+        ("mma-shape", LINEAR, "mma .*"),
+        ("tile-shape", LINEAR, "tile .*"),
+        ("tile-ring", LINEAR, "tile .*/smem,.*"),
+        ("attention-threads", ATTENTION, "attention WORK=t.*"),
+        ("attention-mma", ATTENTION, "attention WORK=w.*"),
+        ("attention-async", ATTENTION, "attention .*smem-async.*"),
+        ("attention-ring", ATTENTION, "attention .*/smem,.*"),
+    ],
+)
+def test_holding_a_rule_takes_exactly_its_rows(rule: str, body: Body, gone: str) -> None:
+    import re
+
+    everything, left = rows(body), rows(body, held=rule)
+    taken = {r for r in everything if re.match(gone, r)}
+    assert taken and left == everything - taken
+
+
+def test_rows_of_two_bodies_in_one_graph_are_those_of_each_alone() -> None:
+    odd = B.linear(33, 77, 65)
+    found = schedule_rows([LINEAR, odd, ATTENTION], target("sm_90a"), {}, RULESETS)
+    for body in (LINEAR, odd, ATTENTION):
+        assert {f"{r.family} {r.row.text}" for r in found.rows[body.hash]} == rows(body)
