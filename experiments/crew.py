@@ -10,6 +10,7 @@ import json
 import os
 import queue
 import select
+import signal
 import subprocess
 import threading
 import time
@@ -46,6 +47,9 @@ class Worker:
         line = self._line(seconds)
         if line is None:
             alive = self.process.poll() is None
+            if alive:
+                self.process.send_signal(signal.SIGUSR1)  # a worker of ours then writes where it is to its log
+                time.sleep(0.5)
             raise Died(self._why(before, f"no answer in {seconds:.0f} s" if alive else "ended"))
         answer: Message = json.loads(line)
         return answer
@@ -72,8 +76,10 @@ class Worker:
         with self.log.open("rb") as f:
             f.seek(before)
             lines = f.read()[-4000:].decode(errors="replace").strip().splitlines()
-        code = self.process.poll()
-        return f"worker {what}" + (f" with {code}" if code is not None else "") + ": " + " | ".join(lines[-3:])[-600:]
+        places = [l.strip() for l in lines if "/emmy/" in l][:5]
+        shown = places if "no answer" in what and places else lines[-3:]
+        code = self.process.returncode
+        return f"worker {what}" + (f" with {code}" if code is not None else "") + ": " + " | ".join(shown)[-600:]
 
 
 class Crew:

@@ -61,6 +61,7 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--cpu", action="store_true", help="compile only; no GPU is touched")
     p.add_argument("--arch", default="sm_90a")
     p.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that compile")
+    p.add_argument("--prepare-seconds", type=float, default=330, help="most that one case may take to compile")
     p.add_argument("--gpu-jobs", type=int, default=3, help="processes that execute")
     p.add_argument("--sample", type=int, default=10, help="random rows of a family for each sampled body")
     p.add_argument("--thin", type=int, default=1, help="take every so many-th case of odd shapes")
@@ -123,7 +124,9 @@ def main() -> int:
     deadline = began + o.budget - 10
     one_thread = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     execution = Crew(1 if o.cpu else o.gpu_jobs, worker("execute", one_thread if o.cpu else {}), 90, deadline, executed)
-    preparation = Crew(min(o.jobs, len(cases)), worker("prepare", one_thread), 240, deadline - 15, prepared)
+    preparation = Crew(
+        min(o.jobs, len(cases)), worker("prepare", one_thread), o.prepare_seconds, deadline - 15, prepared
+    )
     for case in cases:
         preparation.put({"case": case.name})
     preparation.finish()

@@ -7,8 +7,10 @@ the context is lost: the parent notes the reason and starts another.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -29,6 +31,7 @@ def main() -> None:
     o = options.parse_args()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not mix with the answers
+    faulthandler.register(signal.SIGUSR1)
     cases = {c.name: c for c in all_cases(o.sample)}
     for line in sys.stdin:
         message = json.loads(line)
