@@ -16,6 +16,8 @@ from emmy.ir.tensor import SIGNATURES, Program, Term, promote
 
 # Source operations lie this far apart in `ord`, so that rules can place nodes between an operation and its operands.
 ORD_GAP = 1 << 20
+# What stands for a rule's name where the program itself has the node.
+SOURCE = "source-program"
 
 Shape = tuple[Expr, ...]
 
@@ -44,16 +46,17 @@ class Shapes:
 
 
 def load_rules() -> str:
-    """For each constructor a relation `r<Kind>` of numbers and text, and the rule that builds its e-node."""
+    """For each constructor a relation `r<Kind>` of a number, who made the node and its arguments, and the rule that
+    builds its e-node."""
     text: list[str] = []
     for kind, signature in SIGNATURES.items():
         columns = ["String" if k == "s" else "i64" for k in signature]
         names = [f"a{i}" for i in range(len(signature))]
         premises = "".join(f" (= x{i} (node a{i}))" for i, k in enumerate(signature) if k == "t")
         args = " ".join(f"x{i}" if k == "t" else f"a{i}" for i, k in enumerate(signature))
-        text.append(f"(relation r{kind} (i64 {' '.join(columns)}))")
+        text.append(f"(relation r{kind} (i64 String {' '.join(columns)}))")
         text.append(
-            f"(rule ((r{kind} i {' '.join(names)}){premises}) ((set (node i) ({kind} {args})))"
+            f"(rule ((r{kind} i by {' '.join(names)}){premises}) ((set (by_{kind} {args}) by) (set (node i) ({kind} {args})))"
             f' :ruleset load :name "source-{kind}")'
         )
     text.append("(relation rOrd (i64 i64))")
@@ -78,13 +81,13 @@ def load_program(egg: Egg, program: Program, shapes: Shapes, parameters: frozens
 
 def load_terms(
     egg: Egg, terms: Iterable[Term], facts: Iterable[tuple[object, ...]], order: Mapping[int, int], shapes: Shapes,
-    parameters: Iterable[int] = (),
+    parameters: Iterable[int] = (), rule: str = SOURCE,
 ) -> None:  # fmt: skip
-    """Loads rows of terms whose operands are loaded or among them, at the given positions."""
+    """Loads rows of terms whose operands are loaded or among them, at the given positions; `rule` asked for them."""
     tables: dict[str, list[tuple[object, ...]]] = defaultdict(list)
     for term in terms:
         cells = [shapes.id(a) if k == "h" else a for a, k in zip(term.args, SIGNATURES[term.kind], strict=True)]  # type: ignore[arg-type]
-        tables[f"r{term.kind}"].append((term.id, *cells))
+        tables[f"r{term.kind}"].append((term.id, rule, *cells))
         if term.kind == "Input":
             tables["rInputType"].append((term.id, shapes.id(term.tensor.shape), term.tensor.dtype))
         tables["rOrd"].append((term.id, order[term.id]))

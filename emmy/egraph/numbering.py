@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from emmy.egraph.egg import Egg
-from emmy.egraph.loading import Shapes
+from emmy.egraph.loading import SOURCE, Shapes
 from emmy.ir.loop import Tensor
 from emmy.ir.tensor import PRIMITIVES, SIGNATURES
 
@@ -116,7 +116,7 @@ def _assign(egg: Egg, rows: list[Any], number_of: dict[Any, int], next_number: i
             if value not in number_of:
                 number_of[value] = next_number
                 cells = [number_of[a] if k == "t" else a for a, k in zip(args, signature, strict=True)]
-                tables[f"r{kind}"].append((next_number, *cells))
+                tables[f"r{kind}"].append((next_number, SOURCE, *cells))  # the e-node stands already, with its rule
                 next_number += 1
         for relation, facts in tables.items():
             egg.facts(relation, facts)

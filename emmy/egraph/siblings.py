@@ -29,7 +29,7 @@ def merge_siblings(egg: Egg, program: Program, shapes: Shapes) -> bool:
             slices += _wide(builder, x, sorted(members.items()), order, weights)
     new = builder.terms[len(program.terms) :]
     if new:
-        load_terms(egg, new, builder.facts, order, shapes, weights)
+        load_terms(egg, new, builder.facts, order, shapes, weights, rule="sibling-linears")
         egg.facts("wide-slice", slices)
         egg.facts("vector-over", shapes.vectors())
     for _ in range(3):  # unite, then move scales into the wide weights, then nothing
