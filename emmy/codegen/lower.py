@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from emmy.codegen.cleanup import without_dead_registers
 from emmy.codegen.families.attention import lower_attention
 from emmy.codegen.families.map import lower_map
 from emmy.codegen.families.mma import lower_mma
@@ -48,6 +49,6 @@ def lower(
     """
     scalars = Scalars(body, operands, results, limits)
     comment = f"{family} {row.text} of body {body.hash}"
-    kernel = FAMILIES[family](body, row, scalars, name, comment)
+    kernel = without_dead_registers(FAMILIES[family](body, row, scalars, name, comment))
     verify(kernel, target)
     return kernel

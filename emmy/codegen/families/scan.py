@@ -178,7 +178,7 @@ class _Scan:
             inner.store(shared_at(buffer, self.local, warp), through)
         code.barrier()
         after = code.declare("after", through.type, r.carry)
-        with code.loop("w", warps, unroll=0) as (body, w):
+        with code.loop("w", warps, unroll=0 if warps <= 8 else 4) as (body, w):
             part = body.load("part", through.type, shared_at(buffer, self.local, w))
             with body.when(lt(w, warp)) as earlier:
                 earlier.emit(Assign(before, folds.combined(kind, before, part)))
