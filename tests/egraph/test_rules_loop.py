@@ -56,6 +56,11 @@ def low(x: Expr) -> Expr:
     return cast(x, "bf16")
 
 
+def guard(x: Expr, on: Expr | None = None, zero: float = 0.0) -> Expr:
+    """`x` where the condition on a row does not hold, else zero."""
+    return scalar("where", scalar("eq", Z if on is None else on, const(1.0, "f32")), const(zero, "f32"), x)
+
+
 @dataclass(frozen=True)
 class LoopCase:
     fires: Expr
@@ -91,6 +96,25 @@ CASES: dict[str, LoopCase] = {
     "scale-through-product-right": LoopCase(
         total(mul(Y, mul(X, Z))),
         (total(mul(Y, mul(X, V))), total(mul(mul(X, Z), Y)), total(mul(Y, scalar("add", X, Z)))),
+    ),
+    "guard-leaves-sum": LoopCase(
+        total(guard(mul(X, Y))),
+        (
+            total(guard(mul(X, Y), on=V)),  # the condition depends on the summed axis
+            total(guard(mul(X, Y), zero=1.0)), total(guard(mul(X, Y)), kind="max"), guard(total(mul(X, Y))),
+        ),
+    ),
+    "guard-through-cast": LoopCase(
+        total(mul(low(guard(X)), Y)),
+        (total(mul(low(guard(X, on=V)), Y)), total(mul(guard(X), low(Y))), total(low(guard(X)), kind="max")),
+    ),
+    "guard-through-product-left": LoopCase(
+        total(mul(guard(X), Y)),
+        (total(mul(guard(X, on=V), Y)), total(mul(Y, guard(X))), total(mul(guard(X), Y), kind="max")),
+    ),
+    "guard-through-product-right": LoopCase(
+        total(mul(Y, guard(X))),
+        (total(mul(Y, guard(X, on=V))), total(mul(guard(X), Y)), total(mul(Y, guard(X, zero=1.0)))),
     ),
     "twist-sum": LoopCase(
         total(weight()),
