@@ -153,8 +153,9 @@ def roll(t: Terms, c: Call) -> int:
         x, shape, dims = reshape(t, x, (numel(shape),)), (numel(shape),), (0,)
     for by, dim in zip(shifts, dims, strict=True):
         k = axis(dim, len(shape))
-        n = static(shape[k], "the rolled dimension")
-        x = t.map(x, at(shape, k, imod(iadd(coordinates(shape)[k], -static(by, "the shift") % n), n)), shape)
+        d, shift = coordinates(shape)[k], imod(static(by, "the shift"), shape[k])
+        around = scalar("where", scalar("lt", d, shift), iadd(isub(d, shift), shape[k]), isub(d, shift))
+        x = t.map(x, at(shape, k, around), shape)
     return reshape(t, x, c.shape)
 
 

@@ -245,3 +245,32 @@ def test_symbolic_lengths_stay_symbolic() -> None:
     n, m = torch.export.Dim("n", min=3, max=64), torch.export.Dim("m", min=3, max=64)
     program = check(fn, torch.randn(2, 5, 6), torch.randn(2, 4, 6), dynamic_shapes=({1: n}, {1: m}))
     assert {s for t in program.terms for e in t.tensor.shape for s in e.sizes} == {"s0", "s1"}
+
+
+def test_a_layer_over_a_symbolic_length() -> None:
+    def fn(i: torch.Tensor, e: torch.Tensor, w: torch.Tensor, k: torch.Tensor) -> list[torch.Tensor]:
+        n = i.shape[1]
+        x = F.linear(F.embedding(i, e), w)
+        q = x.view(2, n, 2, 3).transpose(1, 2)
+        place = torch.arange(n, device=i.device)[None]
+        new = torch.diff(place, prepend=place[:, :1] - 1, dim=-1) != 1
+        packed = new.cumsum(-1)
+        mask = (place[:, None, None] <= place[:, None, :, None]) & (packed[:, None, :, None] == packed[:, None, None])
+        y = F.scaled_dot_product_attention(q, q, q, attn_mask=mask).transpose(1, 2).reshape(2, n, 6)
+        z = F.scaled_dot_product_attention(q, q, q, is_causal=True).flatten(1)
+        angle = place[..., None].float() * torch.tensor([1.0, 0.5, 0.25])
+        turned = torch.cat([-x[..., 3:], x[..., :3]], -1) * torch.cat([angle, angle], -1).cos()
+        last = x[torch.arange(2), (i != 0).sum(1) - 1]
+        return [
+            y, z, turned, last, x.gather(1, i[..., None].clamp(max=3)), F.layer_norm(x, (6,)), F.rms_norm(x, (6,), w[0]),
+            F.conv1d(x.mT, k, padding=1), x.roll(-1, 1), *x.split(2, -1), x.mean(1), x.var(1), x.argmax(1),
+            F.log_softmax(x, 1), x.amax(1), x.index_select(1, i[0] % 3), torch.einsum("bik,bjk->bij", x, x), x.tril(),
+            F.one_hot(i, 7), x.unflatten(1, (1, n)), x[:, ::2],
+        ]  # fmt: skip
+
+    n = torch.export.Dim("n", min=4, max=64)
+    i = torch.tensor([[1, 2, 3, 4, 5], [6, 5, 0, 1, 2]])
+    check(
+        fn, i, torch.randn(7, 6), torch.randn(6, 6), torch.randn(4, 6, 3), rtol=1e-4, atol=1e-5,
+        dynamic_shapes=({1: n}, None, None, None),
+    )  # fmt: skip
