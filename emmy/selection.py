@@ -1,9 +1,9 @@
 """From launches that could exist to the plan: prices by evidence, then the cheapest set of launches.
 
 Cost is found best first.  Every launch is bounded by its roofline; a fused launch whose bound is above the bounds of its
-own parts is dropped.  Then the cheapest plan is sought with bounds in place of unknown costs, the bodies that it uses get
-schedule rows (which the prior scores in numpy batches and measurements override), and the search runs again until every
-launch of the cheapest plan has a real cost: no body that was never scheduled could have made it cheaper.
+own parts is dropped.  Then the cheapest plan is sought with optimistic guesses in place of unknown costs, the bodies that
+it uses get schedule rows (which the prior scores in numpy batches and measurements override), and the search runs again
+until every launch of the cheapest plan has a real cost.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final
 from emmy.egraph.fusion import Launch
 from emmy.egraph.model import ModelGraph
 from emmy.egraph.schedule import schedule_rows
+from emmy.egraph.typical import typical_configs
 from emmy.errors import LoweringError, PinError
 from emmy.extract.choice import Candidate, Choice, choose
 from emmy.extract.evidence import Decision, RowOption, decide, family_bias
@@ -29,6 +30,8 @@ from emmy.resources import rulesets
 
 # A launch that runs once, when the plan is built, costs almost nothing: enough to prefer fewer of them.
 BUILD_SECONDS: Final = 1e-9
+# Schedules are expected to beat a typical row by this much.
+OPTIMISM: Final = 0.9
 # How many more forms of each chosen launch's results are scheduled with it: fewer rounds of search.
 RIVALS: Final = 4
 # With pins, a launch that honours none costs this many times more: the pins decide wherever they can.
@@ -66,7 +69,7 @@ class Selection:
     enodes: int = 0
     refused: dict[tuple[str, str, str], str] = field(default_factory=dict)
     priced: dict[str, Priced | None] = field(default_factory=dict)
-    _bounds: dict[str, float] = field(default_factory=dict)
+    _guesses: dict[str, float] = field(default_factory=dict)
     _work: dict[str, Work] = field(default_factory=dict)
     _candidates: list[Launch] | None = None
     _bias: Mapping[str, float] | None = None
@@ -104,11 +107,18 @@ class Selection:
         self.enodes += found.enodes
 
     def bound(self, body: Body) -> float:
-        """Seconds that no row of the body is expected to beat."""
-        if body.hash not in self._bounds:
+        """Seconds that no schedule of the body can beat, or the least that was measured."""
+        seen = [m.median for m in self.evidence.measured(body.hash)]
+        return min([roofline(self.work(body), self.target), *seen])
+
+    def guess(self, body: Body) -> float:
+        """What the body is expected to cost at its best, before its schedules are known: a little too little."""
+        if body.hash not in self._guesses:
+            configs = typical_configs(body, self.target, self.sizes)
+            seconds = OPTIMISM * float(predict_many(self.work(body), configs, self.target).min())
             seen = [m.median for m in self.evidence.measured(body.hash)]
-            self._bounds[body.hash] = min([roofline(self.work(body), self.target), *seen])
-        return self._bounds[body.hash]
+            self._guesses[body.hash] = min([max(seconds, roofline(self.work(body), self.target)), *seen])
+        return self._guesses[body.hash]
 
     def price(self, body: Body) -> Priced | None:
         """The best row of a body; None when no row is left."""
@@ -164,7 +174,7 @@ class Selection:
         found: list[tuple[float, str, Body]] = []
         for b in self.forms(launch):
             if b.hash not in self.rows:
-                found.append((self.bound(b), b.hash, b))
+                found.append((self.guess(b), b.hash, b))
             elif (p := self.price(b)) is not None:
                 found.append((p.decision.cost * (1.0 if self._honours(p) else UNPINNED), b.hash, b))
         return (min(found)[0], min(found)[2]) if found else None

@@ -273,6 +273,7 @@ def scalar(name: str, *args: Expr) -> Expr:
         cond, yes, no = args
         if isinstance(cond, Const):
             return yes if cond.value else no
+        yes, no = assume(yes, cond, True), assume(no, cond, False)
         if yes is no:
             return yes
         if isinstance(cond, Op) and cond.name == "lt" and isinstance(cond.args[0], Ax) and cond.args[1] is const(1):
@@ -286,7 +287,44 @@ def scalar(name: str, *args: Expr) -> Expr:
             return args[0]
     if name == "not" and isinstance(args[0], Const):
         return const(not args[0].value, "bool")
+    if name == "where":
+        return op(name, cond, yes, no, dtype=result_dtype(name, (cond, yes, no)))
     return op(name, *args, dtype=result_dtype(name, args))
+
+
+def assume(e: Expr, cond: Expr, truth: bool) -> Expr:
+    """The expression where a condition is known to be true or false; folds and scans are left as they are."""
+    if not e.chooses or isinstance(e, Fold | Scan | Online):
+        return e
+    if e is cond:
+        return const(truth, "bool")
+    if e.type == "bool" and isinstance(e, Op) and (known := _implied(e, cond, truth)) is not None:
+        return const(known, "bool")
+    children = tuple(assume(c, cond, truth) for c in e.children)
+    return rebuild(e, children) if children != e.children else e
+
+
+def _implied(e: Op, cond: Expr, truth: bool) -> bool | None:
+    """Whether a comparison of integers holds, given that another does (or does not)."""
+    mine, known = _margin(e), _margin(cond)
+    if mine is None or known is None:
+        return None
+    if not truth:  # not (known >= 0) is -known - 1 >= 0
+        known = isub(const(-1), known)
+    above, below = isub(mine, known), iadd(mine, known)
+    if isinstance(above, Const) and int(above.value) >= 0:
+        return True
+    if isinstance(below, Const) and int(below.value) < 0:
+        return False
+    return None
+
+
+def _margin(cond: Expr) -> Expr | None:
+    """An integer that is >= 0 exactly where the comparison holds."""
+    if not isinstance(cond, Op) or cond.name not in ("lt", "le") or any(a.type != "i64" for a in cond.args):
+        return None
+    x, y = cond.args
+    return isub(y, x) if cond.name == "le" else isub(isub(y, x), 1)
 
 
 def _is_zero(e: Expr) -> bool:

@@ -69,6 +69,11 @@ class Expr:
     def has_fold(self) -> bool:
         return any(c.has_fold for c in self.children)
 
+    @cached_property
+    def chooses(self) -> bool:
+        """True when a condition or a choice stands in the value."""
+        return any(c.chooses for c in self.children)
+
     @property
     def type(self) -> str:
         """Register type of the value."""
@@ -160,6 +165,10 @@ class Op(Expr):
     name: str
     args: tuple[Expr, ...]
     dtype: str
+
+    @cached_property
+    def chooses(self) -> bool:
+        return self.name == "where" or self.dtype == "bool" or any(c.chooses for c in self.args)
 
     @property
     def children(self) -> tuple[Expr, ...]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from emmy.errors import PinError
@@ -189,7 +190,7 @@ def parse_field(knob: str, text: str) -> Field:
     return _PARSERS[knob](text)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Row:
     """One complete schedule.  `steps` holds (knob, step, value) where a step differs from the plain value, sorted."""
 
@@ -215,7 +216,7 @@ class Row:
         """The value of a knob for one step."""
         return next((v for k, s, v in self.steps if (k, s) == (knob, step)), self.plain[knob])
 
-    @property
+    @cached_property
     def text(self) -> str:
         parts: list[str] = []
         for knob, value in self.plain.items():

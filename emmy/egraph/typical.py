@@ -1,0 +1,69 @@
+"""What a body would cost, before its schedules are asked for: each family that takes it at a few typical rows.
+
+The rows are those that good kernels of the family have; whether they are legal for the body is not asked, since only
+their cost matters here.  A body that no view takes runs as a plain row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from emmy.egraph.families import attention, contraction, plain, row, scan
+from emmy.egraph.families import map as maps
+from emmy.ir.config import KernelConfig
+from emmy.ir.loop import Body
+from emmy.ir.schedule import Row
+from emmy.ir.target import Target
+from emmy.ir.views.attention_view import attention_view
+from emmy.ir.views.contraction_view import contraction_view
+from emmy.ir.views.map_view import map_view
+from emmy.ir.views.row_view import row_view
+from emmy.ir.views.scan_view import scan_view
+
+Config = Callable[[Body, Row, Target, Mapping[str, int]], KernelConfig]
+_MMA: Final = "TILE=mma_m16n8k16_bf16_f32"
+
+
+def _rows(*texts: str) -> tuple[Row, ...]:
+    return tuple(Row.parse(t) for t in texts)
+
+
+_MAP: Final = ("WORK=t128,TILE=f1x4,REDUCE=,STAGE=,RASTER=", "WORK=t256,TILE=f2x8,REDUCE=,STAGE=,RASTER=")
+_ATTENTION: Final = (
+    f"WORK=w4,{_MMA}/f1x8,REDUCE=,STAGE=d2/smem-async,RASTER=",
+    f"WORK=w4,{_MMA}/f2x8,REDUCE=,STAGE=d2/smem-async,RASTER=",
+)
+_THREADS: Final = ("WORK=t32,TILE=f1,REDUCE=,STAGE=,RASTER=",)
+_TENSOR: Final = (
+    f"WORK=w1x4,{_MMA}/f1x2/k4,REDUCE=,STAGE=d3/smem-async,RASTER=",
+    f"WORK=w2x2,{_MMA}/f2x4/k4,REDUCE=,STAGE=d3/smem-async,RASTER=",
+    f"WORK=w2x4,{_MMA}/f4x4/k2,REDUCE=,STAGE=d3/smem-async,RASTER=",
+)
+_TILE: Final = ("WORK=t16x16,TILE=f4x4/k16,REDUCE=,STAGE=,RASTER=", "WORK=t16x16,TILE=f8x8/k16,REDUCE=,STAGE=,RASTER=")
+_ROW: Final = (
+    "WORK=t32x8,TILE=,REDUCE=coop,STAGE=,RASTER=",
+    "WORK=t128,TILE=,REDUCE=coop,STAGE=reg,RASTER=",
+    "WORK=t256,TILE=f4,REDUCE=coop,STAGE=,RASTER=",
+)
+
+
+def typical_configs(body: Body, target: Target, sizes: Mapping[str, int]) -> list[KernelConfig]:
+    """Configs at typical rows of every family that takes the body (`plain` where none does)."""
+    found: list[tuple[Config, tuple[str, ...]]] = []
+    if not isinstance(map_view(body), str):
+        found.append((maps.config, _MAP))
+    view = attention_view(body)
+    if not isinstance(view, str):
+        found.append((attention.config, _ATTENTION if attention.fragments(view) is not None else _THREADS))
+    product = contraction_view(body)
+    if not isinstance(product, str):
+        found.append((contraction.tile_config, _TILE))
+        if product.half is not None:
+            found.append((contraction.mma_config, _TENSOR))
+    if not isinstance(row_view(body), str):
+        found.append((row.config, _ROW))
+    if not isinstance(scan_view(body), str):
+        found.append((scan.config, ("WORK=t128,TILE=,REDUCE=coop,STAGE=,RASTER=",)))
+    configs = [config(body, r, target, sizes) for config, texts in found for r in _rows(*texts)]
+    return configs or [plain.config(body, Row.parse("WORK=t128,TILE=,REDUCE=,STAGE=,RASTER="), target, sizes)]
