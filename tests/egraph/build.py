@@ -16,10 +16,9 @@ import numpy as np
 
 from emmy.egraph.fusion import Launch
 from emmy.egraph.model import Limits, ModelGraph, saturate
-from emmy.ir.dtype import is_float
 from emmy.ir.evaluate import evaluate
 from emmy.ir.lift import lift
-from emmy.ir.loop import Body, Const, Expr, Fold, Online, Scan, Tensor, const
+from emmy.ir.loop import Body, Expr, Fold, Online, Scan, Tensor, const
 from emmy.ir.tensor import Program, Terms, coordinates
 from emmy.resources import rulesets
 from tests.strategies import operand
@@ -213,19 +212,31 @@ class Registry:
 Key = tuple[str, tuple[int, ...], tuple[int, ...]]
 
 
-def keys(model: ModelGraph, names: Mapping[int, int], launches: Iterable[Launch] | None = None) -> dict[Key, Launch]:
+def alternatives(model: ModelGraph) -> list[Launch]:
+    """Closed launches that some complete plan holds: their operands can be made, and an output is made from them."""
+    made = makers(model)
+    found: dict[int, Launch] = {}
+    wanted = [t for t in model.outputs if made[t] or t in model.inputs]
+    if len(wanted) < len(model.outputs):
+        return []
+    while wanted:
+        for l in made[wanted.pop()]:
+            if l.id not in found:
+                found[l.id] = l
+                wanted += l.operands
+    return [found[i] for i in sorted(found)]
+
+
+def keys(launches: Iterable[Launch], names: Mapping[int, int]) -> dict[Key, Launch]:
     """(body, operands, results) of launches; a copy of a tensor to itself is no launch."""
     found: dict[Key, Launch] = {}
-    for l in model.launches if launches is None else launches:
-        if all(t in names for t in (*l.operands, *l.results)):
-            operands, results = (tuple(names[t] for t in ts) for ts in (l.operands, l.results))
-            if not set(results) & set(operands):
-                found.setdefault((l.body.hash, operands, results), l)
+    for l in launches:
+        operands, results = (tuple(names[t] for t in ts) for ts in (l.operands, l.results))
+        if not set(results) & set(operands):
+            found.setdefault((l.body.hash, operands, results), l)
     return found
 
 
-def is_constant(e: Expr) -> bool:
-    return isinstance(e, Const)
-
-
-__all__ = ["P", "Registry", "Step", "agree", "execute", "extents", "is_float", "keys", "makers", "plans", "values"]
+__all__ = [
+    "P", "Registry", "Step", "agree", "alternatives", "bind", "execute", "extents", "keys", "makers", "plans", "values",
+]  # fmt: skip
