@@ -179,23 +179,28 @@ class Egg:
         premises, actions = command[1], command[2]
         extra: list[Any] = []
 
-        def note(sexp: Any) -> None:
-            if isinstance(sexp, str):
-                return
-            for x in sexp[1:]:
-                note(x)
-            if f"by_{sexp[0]}" in self.signatures:
-                extra.append(["set", [f"by_{sexp[0]}", *sexp[1:]], f'"{name}"'])
-
         lets = [a for a in actions if a[0] == "let"]
         for action in actions:
             if action[0] in ("let", "union", "set"):
                 for part in action[1:]:
-                    note(part)
+                    self._note(part, name, extra)
         if any(p[0] == "=" and p[1] == "hi" for p in premises):
             for k, action in enumerate(lets):
                 extra.append(["set", ["ord", action[1]], f"(+ lo (/ (* (- hi lo) {k + 1}) {len(lets) + 1}))"])
         return [command[0], premises, actions + extra, *command[3:]]
+
+    def _note(self, sexp: Any, name: str, extra: list[Any]) -> None:
+        """Adds who built each constructor under `sexp`.
+
+        A method and no closure: a function that calls itself keeps this e-graph alive in a cycle, and egglog's objects
+        must not be collected on another thread.
+        """
+        if isinstance(sexp, str):
+            return
+        for x in sexp[1:]:
+            self._note(x, name, extra)
+        if f"by_{sexp[0]}" in self.signatures:
+            extra.append(["set", [f"by_{sexp[0]}", *sexp[1:]], f'"{name}"'])
 
     def _include(self, text: str) -> None:
         with _scratch(text, ".egg") as path:
