@@ -153,6 +153,20 @@ def dequant(m: Extent, n: Extent, k: Extent, dtype: str = "bf16") -> Body:
     )
 
 
+def rotated(m: Extent, n: Extent, k: int, dtype: str = "bf16") -> Body:
+    """A linear layer on x with its halves exchanged and one of them negated: loads that conditions guard."""
+    i, j = axes(m, n)
+    r, half = ax("r", k), k // 2
+    high = scalar("neg", load(0, (i, iadd(r, half)), dtype))
+    low = load(0, (i, iadd(r, -half)), dtype)
+    x = scalar("where", scalar("lt", r, const(half)), high, low)
+    value = fold("sum", r, scalar("mul", x, load(1, (j, r), dtype)), dtype)
+    return body(
+        [Out((i, j), (i, j), value, Tensor(dtype, (i.extent, j.extent)))],
+        [Tensor(dtype, (i.extent, r.extent)), Tensor(dtype, (j.extent, r.extent))],
+    )
+
+
 def attention(
     batch: Extent, heads: int, kv_heads: int, queries: Extent, keys: Extent, dim: int, value_dim: int | None = None,
     dtype: str = "bf16", causal: bool = False, mask: str = "", token_major: bool = False,

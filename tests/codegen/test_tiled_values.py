@@ -42,6 +42,7 @@ CONTRACTIONS: dict[str, tuple[Body, Mapping[str, int]]] = {
     "head merge": (B.head_merge(40, 4, 16, 128), {}),
     "patches": (B.patches(2, 3, 32, 8, 64), {}),
     "dequantized": (B.dequant(8, 16, 40), {}),
+    "guarded halves": (B.rotated(40, 24, 64), {}),
     "symbolic rows": (B.linear(S, 96, 128), {"s": 37}),
     "symbolic sum": (B.linear(40, 96, S), {"s": 45}),
     "empty sum": (B.linear(8, 8, S), {"s": 0}),

@@ -8,6 +8,7 @@ from emmy.ir.build import scalar
 from emmy.ir.loop import Body, Expr, Out, ax, const, fold, load, size
 from emmy.ir.normal import compose
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
+from emmy.ir.views.product import unconditional
 from tests import bodies as B
 
 
@@ -148,6 +149,14 @@ def test_a_product_of_two_contractions_is_not_one() -> None:
 )])  # fmt: skip
 def test_attention_and_maps_are_no_contractions(body: Body) -> None:
     assert isinstance(contraction_view(body), str)
+
+
+def test_only_loads_that_no_condition_guards_are_unconditional() -> None:
+    part = view(B.rotated(40, 24, 64)).parts_a[0]
+    assert len(part.loads) == 2
+    assert not any(n in unconditional(part.value) for n in part.loads)
+    plain = view(B.dequant(8, 16, 40)).parts_b[0]
+    assert all(n in unconditional(plain.value) for n in plain.loads)
 
 
 def test_a_guarded_load_is_an_operand() -> None:

@@ -58,7 +58,7 @@ class _Threads:
         v, f = self.v, self.f
         env = {**batch, **f.decode(m, v.m)}
         known: dict[Expr, X] = {}
-        for s in v.scalars:
+        for s in (s for s in v.scalars if v.t not in s.free):
             known[s] = f.value(code, s, env, known)
         top = code.declare("top", "f32", f32(-INF))
         sums = [code.declare("sum", "f32", f32(0.0)) for _ in v.weights]

@@ -38,7 +38,7 @@ class Epilogue:
         self.loads = [
             x for x in nodes
             if isinstance(x, Load) and self.whole and vector_load(x, frame.body, n.axes, width)
-            and 4 <= width * DTYPES[x.dtype].bytes <= 16
+            and 4 <= width * DTYPES[x.dtype].bytes <= 16 and any(frame.readable(x, o.value) for o in outs)
         ]  # fmt: skip
 
     def _vector(self, out: Out) -> bool:

@@ -10,6 +10,7 @@ from emmy.ir.build import imul
 from emmy.ir.kernel import Buffer, Kernel, Lit, Place, Var, X
 from emmy.ir.loop import Ax, Body, Const, Expr, Load, Op, Size, const
 from emmy.ir.views.affine import Affine, affine
+from emmy.ir.views.product import unconditional
 
 Env = Mapping[Ax, X]
 Known = Mapping[Expr, X]
@@ -82,6 +83,10 @@ class Frame:
             if axes is None or a in axes:
                 total = add(total, mul(convert(env[a], type), convert(self.count(s), type)))
         return total
+
+    def readable(self, node: Load, root: Expr) -> bool:
+        """True when the load can be made whatever the conditions in `root` are: none guards it, or it is in range."""
+        return node in unconditional(root) or self.scalars.safe(node, self.scope(self.code, {}, {}))
 
     def at(self, slot: int, index: X) -> Place:
         return Place("global", self.scalars.operand(slot), (index,), self.body.slots[slot].dtype)

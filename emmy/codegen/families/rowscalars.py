@@ -129,5 +129,5 @@ class RowScalars:
         if any(isinstance(n, Fold | Scan | Online) and axis in n.free for n in nodes):
             return [], 1
         loads = [n for n in nodes if isinstance(n, Load) and axis in n.free]
-        good = [n for n in loads if vector_load(n, self.f.body, (axis,), 8)]
+        good = [n for n in loads if vector_load(n, self.f.body, (axis,), 8) and self.f.readable(n, body)]
         return (good, 8) if loads and len(good) == len(loads) else ([], 1)

@@ -119,7 +119,8 @@ class Stager:
         if not whole_chunks(run, self.chunk):
             return
         for node in self.t.part.loads:
-            if vector_load(node, self.f.body, run, self.chunk):
+            # a load that a condition guards is read where the condition holds only
+            if vector_load(node, self.f.body, run, self.chunk) and self.f.readable(node, self.t.part.value):
                 array = code.declare(f"{self.t.name}_raw", node.dtype, count=self.rounds * self.chunk)
                 self.raw[node] = (array, DTYPES[node.dtype].bytes * self.chunk)
 

@@ -97,6 +97,21 @@ def outside_folds(root: Expr) -> list[Expr]:
     return list(seen)
 
 
+def unconditional(root: Expr) -> set[Expr]:
+    """Nodes outside binders that are computed whatever the conditions of the expression are."""
+    found: set[Expr] = set()
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if node in found:
+            continue
+        found.add(node)
+        if isinstance(node, Fold | Scan | Online):
+            continue
+        stack += node.args[:1] if isinstance(node, Op) and node.name == "where" else node.children
+    return found
+
+
 def sum_of_products(node: Expr) -> Sum | None:
     """The fold as a sum over one or more axes of a product of at least one factor; None for any other expression."""
     axes: list[Ax] = []
