@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from emmy.egraph.fusion import Launch
@@ -10,6 +12,7 @@ from emmy.extract.records import Measurement, Regime
 from emmy.extract.store import Store
 from emmy.frontend.code import load_code
 from emmy.ir.counts import contractions, reductions
+from emmy.ir.loop import Body
 from emmy.ir.target import TARGETS
 from emmy.saturation import Options, Saturation, saturate_program
 from emmy.selection import Selection
@@ -111,22 +114,33 @@ def launches(s: Saturation) -> list[tuple[str, ...]]:
     return sorted((c.priced.body.hash, *c.results) for c in s.launches)
 
 
-def measurement(s: Saturation, k: int, seconds: float) -> Measurement:
-    """The k-th launch of a plan, as if its row had been timed."""
-    c = s.launches[k]
-    row = c.priced.scheduled
-    return Measurement(c.priced.body.hash, (), row.family, row.row.text, s.regime, 50, seconds, seconds, seconds)
+def timed(s: Saturation, body: Body, seconds: float) -> Measurement:
+    """The first row of a body, as if it had been timed here."""
+    s.selection.schedule([body])
+    row = s.selection.rows[body.hash][0]
+    return Measurement(body.hash, (), row.family, row.row.text, s.regime, 50, seconds, seconds, seconds)
 
 
-def test_measured_row_flips_fuse_or_cut_and_deleting_it_flips_back(tmp_path):
+def fused_bodies(s: Saturation) -> list[Body]:
+    """Bodies that hold both the norm and the product."""
+    bodies = {b.hash: b for l in s.model.closed for b in s.selection.forms(l)}
+    return [b for b in bodies.values() if contractions(b) and reductions(b) > contractions(b)]
+
+
+def kernels(s: Saturation) -> int:
+    return sum(not c.at_build for c in s.launches)
+
+
+def test_measured_rows_flip_fused_to_cut_and_deleting_them_flips_back(tmp_path):
     path = tmp_path / "evidence.duckdb"
     before = compiled(path)
+    assert kernels(before) == 1
     store = Store(path)
-    slow = [measurement(before, k, 1.0) for k in range(len(before.launches)) if not before.launches[k].at_build]
+    slow = [timed(before, b, 1.0) for b in fused_bodies(before)]
     store.record_measurements(slow)
     flipped = compiled(path)
-    assert launches(flipped) != launches(before)
-    assert not {m.body for m in slow} & {c.priced.body.hash for c in flipped.launches if not c.at_build}
+    assert kernels(flipped) > 1
+    assert not {m.body for m in slow} & {c.priced.body.hash for c in flipped.launches}
     assert store.delete(source="own") == len(slow)
     assert launches(compiled(path)) == launches(before)
 
@@ -137,17 +151,11 @@ def test_measurement_makes_a_losing_form_win(tmp_path):
     inputs, chosen = set(before.model.inputs), {c.launch.id for c in before.launches}
     whole = [l for l in before.model.closed if l.results == before.model.outputs and set(l.operands) <= inputs]
     losing = [l for l in whole if l.id not in chosen]
-    before.selection.schedule(l.body for l in losing)
-    price = before.selection.price(losing[0].body)
-    assert price is not None
-    row = price.scheduled
-    fast = Measurement(price.body.hash, (), row.family, row.row.text, before.regime, 50, 1e-9, 1e-9, 1e-9)
-    store = Store(path)
-    store.record_measurements([fast])
-    after = compiled(path)
-    decided = next(c for c in after.launches if c.priced.body.hash == price.body.hash)
+    body, store = losing[0].body, Store(path)
+    store.record_measurements([timed(before, body, 1e-9)])
+    decided = next(c for c in compiled(path).launches if c.priced.body.hash == body.hash)
     assert (decided.priced.decision.tier, decided.priced.decision.cost) == ("measured", 1e-9)
-    assert store.delete(body=price.body.hash) == 1
+    assert store.delete(body=body.hash) == 1
     assert launches(compiled(path)) == launches(before)
 
 
@@ -155,8 +163,8 @@ def test_measurement_of_another_card_flips_nothing(tmp_path):
     path = tmp_path / "evidence.duckdb"
     before = compiled(path)
     other = Regime("A100", 80, before.regime.compiler)
-    rows = [measurement(before, k, 1.0) for k in range(len(before.launches))]
-    Store(path).record_measurements([Measurement(m.body, (), m.family, m.row, other, 50, 1.0, 1.0, 1.0) for m in rows])
+    slow = [replace(timed(before, b, 1.0), regime=other) for b in fused_bodies(before)]
+    Store(path).record_measurements(slow)
     assert launches(compiled(path)) == launches(before)
 
 
