@@ -52,14 +52,6 @@ def async_copy(part: Part, body: Body, own: Sequence[Ax], k: Sequence[Ax], dtype
     return vector_load(node, body, run, 16 // DTYPES[dtype].bytes)
 
 
-def alignment(node: Load, body: Body, axes: Sequence[Ax], most: int) -> int:
-    """The largest power of two <= `most` of elements that move as one chunk along the linear index over `axes`."""
-    n = most
-    while n > 1 and not vector_load(node, body, axes, n):
-        n //= 2
-    return n
-
-
 def size_of(axes: Sequence[Ax]) -> int | None:
     """The number of points where every extent is a number."""
     total = 1
@@ -70,4 +62,4 @@ def size_of(axes: Sequence[Ax]) -> int | None:
     return total
 
 
-__all__ = ["Side", "alignment", "async_copy", "run_side", "size_of", "vector_load", "whole_chunks"]
+__all__ = ["Side", "async_copy", "run_side", "size_of", "vector_load", "whole_chunks"]

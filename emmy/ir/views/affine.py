@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from emmy.ir.build import Linear, _from_terms, _terms, iadd, imul
-from emmy.ir.loop import Ax, Const, Expr, Load, Tensor, const
+from emmy.ir.loop import Ax, Expr, Load, Tensor, const
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,3 @@ def chunked(form: Affine, axis: Ax, chunk: int, others: Iterable[Ax]) -> bool:
     if form.stride(axis) is not const(1) or not divides(chunk, axis.extent) or not divides(chunk, form.base):
         return False
     return all(divides(chunk, form.stride(a)) for a in others if a is not axis)
-
-
-def numbers(axes: Iterable[Ax]) -> int | None:
-    """The product of the extents where all are numbers."""
-    total = 1
-    for a in axes:
-        if not isinstance(a.extent, Const):
-            return None
-        total *= int(a.extent.value)
-    return total

@@ -58,9 +58,6 @@ class Part:
             return v.dtype
         return None
 
-    def axes(self, among: Iterable[Ax]) -> tuple[Ax, ...]:
-        return tuple(a for a in among if a in self.value.free)
-
 
 @dataclass(frozen=True, slots=True)
 class Split:
