@@ -102,7 +102,7 @@ _FUNCTIONS: Final[dict[str, str]] = {
     return r;
 }}""",
     "sign_of": """template <class T> static __device__ __forceinline__ T sign_of(T x) {
-    return x != x ? x : (T)((T(0) < x) - (x < T(0)));
+    return (T)((T(0) < x) - (x < T(0)));  // 0 for NaN, as PyTorch's
 }""",
     "floordiv_int": """template <class T> static __device__ __forceinline__ T floordiv_int(T a, T b) {
     const T q = (T)(a / b);

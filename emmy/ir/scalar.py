@@ -54,6 +54,11 @@ def _sigmoid(x: Array) -> Array:
     return np.asarray(1.0 / (1.0 + np.exp(-x)))
 
 
+def _sign(x: Array) -> Array:
+    """PyTorch's: the sign of NaN is 0."""
+    return np.asarray(np.greater(x, 0).astype(x.dtype) - np.less(x, 0).astype(x.dtype))
+
+
 def _identity(x: Array) -> Array:
     return x
 
@@ -74,7 +79,7 @@ _ROWS: Final[tuple[ScalarOp, ...]] = (
     ScalarOp("atan2", 2, "float", np.arctan2, slots=30),
     ScalarOp("neg", 1, "same", np.negative),
     ScalarOp("abs", 1, "same", np.abs),
-    ScalarOp("sign", 1, "same", np.sign, slots=3),
+    ScalarOp("sign", 1, "same", _sign, slots=3),
     # rounding to integral values
     ScalarOp("floor", 1, "same", np.floor),
     ScalarOp("ceil", 1, "same", np.ceil),
