@@ -262,7 +262,8 @@ def test_a_layer_over_a_symbolic_length() -> None:
         turned = torch.cat([-x[..., 3:], x[..., :3]], -1) * torch.cat([angle, angle], -1).cos()
         last = x[torch.arange(2), (i != 0).sum(1) - 1]
         return [
-            y, z, turned, last, x.gather(1, i[..., None].clamp(max=3)), F.layer_norm(x, (6,)), F.rms_norm(x, (6,), w[0]),
+            y, z, turned, last,
+            x.gather(1, i[..., None].clamp(max=3)), F.layer_norm(x, (6,)), F.rms_norm(x, (6,), w[0]),
             F.conv1d(x.mT, k, padding=1), x.roll(-1, 1), *x.split(2, -1), x.mean(1), x.var(1), x.argmax(1),
             F.log_softmax(x, 1), x.amax(1), x.index_select(1, i[0] % 3), torch.einsum("bik,bjk->bij", x, x), x.tril(),
             F.one_hot(i, 7), x.unflatten(1, (1, n)), x[:, ::2],
