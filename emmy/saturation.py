@@ -80,6 +80,8 @@ class Saturation:
     choice: Choice
     chosen: tuple[Chosen | ChosenOpaque, ...]
     plan: Plan
+    # names of tensors, as the plan's buffers have them
+    names: Names
     regime: Regime
     seconds: dict[str, float]
     notes: tuple[str, ...]
@@ -163,8 +165,8 @@ def saturate_program(
         require_measured((c.name, c.priced.decision) for c in chosen if isinstance(c, Chosen) and not c.at_build)
     notes = (*program.notes, *model.notes, *lost)
     return Saturation(
-        program, options, tensor, model, selection, choice, tuple(chosen), plan, regime, clock.seconds, notes,
-        builder.compiled,
+        program, options, tensor, model, selection, choice, tuple(chosen), plan, names, regime, clock.seconds,
+        notes, builder.compiled,
     )  # fmt: skip
 
 

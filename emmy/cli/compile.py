@@ -36,13 +36,13 @@ def compile_command(o: CompileOptions) -> None:
     from emmy.settings import Settings
 
     settings = Settings.read()
+    options = compile_options(o, o.passes, settings)
+    _check_ir(o.ir, options.passes)
     began = time.perf_counter()
     program = load_program(o)
     loaded = time.perf_counter() - began
-    from emmy.saturation import PASSES, saturate_program
+    from emmy.saturation import saturate_program
 
-    options = compile_options(o, o.passes or PASSES, settings)
-    _check_ir(o.ir, options.passes)
     s = saturate_program(program, options)
     for text in s.notes[len(program.notes) :]:
         note(text)

@@ -11,7 +11,7 @@ from emmy.settings import Settings
 if TYPE_CHECKING:
     from emmy.frontend.program import Program
     from emmy.ir.target import Target
-    from emmy.saturation import Options
+    from emmy.saturation import PASSES, Options
 
 
 def note(text: str) -> None:
@@ -50,10 +50,10 @@ def pick_target(o: ModelOptions) -> Target:
 
 
 def compile_options(o: ModelOptions, passes: str, settings: Settings) -> Options:
-    """Compile options; `--pin` and `--db` go before EMMY_KNOBS and EMMY_TUNE_DB."""
+    """Compile options; `--pin` and `--db` go before EMMY_KNOBS and EMMY_TUNE_DB.  Empty `passes`: all."""
     from emmy.egraph.model import Limits
     from emmy.ir.schedule import Pin
-    from emmy.saturation import Options
+    from emmy.saturation import PASSES, Options
 
     knobs = o.pin or settings.knobs
     return Options(
@@ -61,7 +61,7 @@ def compile_options(o: ModelOptions, passes: str, settings: Settings) -> Options
         pins=(Pin.parse(knobs),) if knobs else (),
         place=settings.place,
         held=frozenset(o.hold or ()),
-        passes=passes,
+        passes=passes or PASSES,
         limits=Limits(o.max_launches, o.max_seconds, o.max_megabytes),
         fallback=not o.no_fallback,
         strict_evidence=o.strict_evidence,

@@ -47,11 +47,12 @@ def run_command(o: RunOptions) -> None:
     from emmy.checking import check, example_inputs
     from emmy.cli.request import compile_options, load_program, note
     from emmy.executable import Executable
-    from emmy.saturation import PASSES, saturate_program
+    from emmy.saturation import saturate_program
     from emmy.settings import Settings
 
+    options = compile_options(o, "", Settings.read())
     program = load_program(o)
-    s = saturate_program(program, compile_options(o, PASSES, Settings.read()))
+    s = saturate_program(program, options)
     for text in s.notes[len(program.notes) :]:
         note(text)
     # what kernels write is poisoned before the checked run, so that a result which nothing wrote is seen

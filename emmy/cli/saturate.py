@@ -25,15 +25,15 @@ def saturate_command(o: SaturateOptions) -> None:
     from emmy.cli.request import compile_options, load_program, note
     from emmy.settings import Settings
 
-    settings = Settings.read()
+    options = compile_options(o, "", Settings.read())
     began = time.perf_counter()
     program = load_program(o)
     loaded = time.perf_counter() - began
     from emmy.inspect.artifacts import write_artifacts
     from emmy.inspect.summary import summary, summary_lines
-    from emmy.saturation import PASSES, saturate_program
+    from emmy.saturation import saturate_program
 
-    s = saturate_program(program, compile_options(o, PASSES, settings))
+    s = saturate_program(program, options)
     for text in s.notes[len(program.notes) :]:
         note(text)
     folder = o.out or Path("emmy-out") / f"{re.sub(r'[^A-Za-z0-9._-]+', '_', program.name)}-{s.options.target.arch}"

@@ -58,7 +58,7 @@ class Names:
         self._names: dict[int, str] = {}
 
     def _inner_owners(self) -> dict[int, int]:
-        """A value inside an operation belongs to the first operation in order that reads it."""
+        """A value inside an operation belongs to the first of the program's operations that reads it."""
         order, found = self.numbering.order, dict(self.final)
         for p in sorted(self.numbering.prims, key=lambda p: (-order.get(p.result, 0), -p.id)):
             owner = found.get(p.result)
@@ -66,7 +66,7 @@ class Names:
                 continue
             for x in p.operands:
                 if x not in self.final and x not in self.input_names and order.get(x, 0) < order[p.result]:
-                    found[x] = owner
+                    found[x] = min(found.get(x, owner), owner)
         return found
 
     def _opaque_name(self, term: int, program: Program) -> str:

@@ -47,12 +47,15 @@ class Derivation:
     """`launches` are the chosen launches with all that they were composed from; `prims` the rows that were lifted."""
 
     saturation: Saturation
-    names: Names
     launches: list[Launch] = field(default_factory=list)
     prims: dict[int, Prim] = field(default_factory=dict)
     _lifts: dict[int, list[Launch]] = field(default_factory=dict)
     _rows: dict[tuple[str, int], list[Prim]] = field(default_factory=dict)
     _seen: set[int] = field(default_factory=set)
+
+    @property
+    def names(self) -> Names:
+        return self.saturation.names
 
     def parts(self, launch: Launch) -> tuple[Launch, ...]:
         """What a launch was composed from: consumer first; nothing for a lifted one."""
@@ -101,7 +104,7 @@ class Derivation:
 
 def derive(s: Saturation) -> Derivation:
     """The derivation of the chosen launches."""
-    d = Derivation(s, Names(s.program.graph, s.tensor, s.model.numbering))
+    d = Derivation(s)
     for l in s.model.launches:
         if l.rule.startswith("lift"):
             d._lifts.setdefault(l.results[0], []).append(l)

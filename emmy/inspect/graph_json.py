@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from emmy.egraph.naming import Names
 from emmy.ir.loop import Expr
 from emmy.saturation import Saturation
 
@@ -20,7 +19,7 @@ VERSION: Final = 1
 
 def graph_to_json(s: Saturation) -> dict[str, Any]:
     """Dicts, lists, text and numbers; equal saturations give equal values."""
-    n, names = s.model.numbering, Names(s.program.graph, s.tensor, s.model.numbering)
+    n, names = s.model.numbering, s.names
     chosen = {c.launch.id for c in s.launches}
     bodies = {l.body.hash: l.body for l in s.model.launches}
     bodies.update({b.hash: b for b in s.model.bodies()})

@@ -1,0 +1,158 @@
+"""The public functions: what `import emmy` offers, and what a compiled callable does with its arguments."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import emmy
+from emmy.api import build_options, serves
+from emmy.errors import InputError, UnsupportedError, UsageError
+from emmy.frontend.capture import capture
+from emmy.settings import Settings
+
+
+def test_importing_emmy_loads_nothing_heavy() -> None:
+    code = "import sys, emmy; assert 'compile' in dir(emmy); print('torch' in sys.modules, 'egglog' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False False\n"
+
+
+def test_every_public_name_is_there() -> None:
+    assert all(getattr(emmy, name) is not None for name in emmy.__all__)
+    with pytest.raises(AttributeError, match="nothing_here"):
+        emmy.nothing_here  # noqa: B018
+
+
+@pytest.mark.nvrtc
+def test_saturate_compiles_for_a_card_that_is_not_here() -> None:
+    s = emmy.saturate(nn.RMSNorm(64), (torch.randn(4, 64),), target="sm_120")
+    assert s.options.target.arch == "sm_120a" and [c.name for c in s.launches] == ["k_rms_norm"]
+    assert s["k_rms_norm"].source in s.plan.launches[0].source  # type: ignore[union-attr]
+    with pytest.raises(KeyError, match="k_rms_norm"):
+        s["k_softmax"]
+
+
+def test_stages_are_observed_in_order_with_their_results() -> None:
+    seen: list[str] = []
+    emmy.saturate(torch.neg, (torch.randn(4),), target="sm_89", check=False, observe=lambda stage, *_: seen.append(stage))
+    assert seen[:2] == ["tensor", "model"] and seen[-2:] == ["choice", "plan"]
+
+
+def test_an_option_that_there_is_not_lists_those_there_are() -> None:
+    with pytest.raises(UsageError, match="strict_evidence"):
+        emmy.saturate(torch.neg, (torch.randn(4),), optimise=True)
+
+
+def test_options_come_from_the_environment_unless_given() -> None:
+    settings = Settings.read({"EMMY_KNOBS": "WORK=t64", "EMMY_PLACE": "cut"})
+    asked = build_options("sm_89", settings)
+    assert [p.text for p in asked.pins] == ["WORK=t64"] and asked.place == "cut"
+    given = build_options("sm_89", settings, pins="WORK=t32", place="fuse", held=["fuse"])
+    assert [p.text for p in given.pins] == ["WORK=t32"] and given.place == "fuse" and given.held == {"fuse"}
+
+
+def test_arguments_on_the_cpu_are_refused_with_what_to_do() -> None:
+    fast = emmy.compile(nn.RMSNorm(64), target="sm_89")
+    with pytest.raises(InputError, match=r"cpu.*\n.*\.cuda\(\)"):
+        fast(torch.randn(4, 64))
+
+
+def test_a_program_without_fallback_refuses_what_it_does_not_know() -> None:
+    with pytest.raises(UnsupportedError, match="linalg"):
+        emmy.saturate(torch.linalg.inv, (torch.randn(4, 4),), target="sm_89", fallback=False)
+
+
+def test_a_program_serves_the_sizes_within_its_bounds() -> None:
+    length = torch.export.Dim("length", min=2, max=64)
+    program = capture(nn.RMSNorm(8), (torch.randn(3, 8),), dynamic_shapes=({0: length},))
+    assert serves(program, (torch.randn(33, 8),), {})
+    assert not serves(program, (torch.randn(65, 8),), {})
+    assert not serves(program, (torch.randn(33, 9),), {})
+    assert not serves(program, (torch.randn(33, 8).half(),), {})
+    assert not serves(program, (torch.randn(33, 8), 1), {})
+
+
+class Pair(nn.Module):
+    """A pytree in, a pytree out, a number beside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(64)
+
+    def forward(self, xs: dict[str, torch.Tensor], scale: float) -> dict[str, object]:
+        y = self.norm(xs["a"]) * scale
+        return {"sum": y + xs["b"], "parts": (y, y.mean())}
+
+
+@pytest.fixture
+def pair() -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    return Pair().cuda(), {"a": torch.randn(4, 64, device="cuda"), "b": torch.randn(4, 64, device="cuda")}
+
+
+def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
+    torch.testing.assert_close(found, wanted.detach(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_results_have_the_modules_structure(pair) -> None:
+    module, xs = pair
+    fast = emmy.compile(module)
+    found, wanted = fast(xs, 2.0), module(xs, 2.0)
+    assert found.keys() == wanted.keys() and isinstance(found["parts"], tuple)
+    close(found["sum"], wanted["sum"])
+    close(found["parts"][0], wanted["parts"][0])
+    close(found["parts"][1], wanted["parts"][1])
+
+
+@pytest.mark.gpu
+def test_other_shapes_types_and_numbers_are_compiled_again_and_old_ones_kept(pair) -> None:
+    module, xs = pair
+    fast = emmy.compile(module, (xs, 2.0), max_variants=2)
+    first = fast.variants[0]
+    longer = {k: torch.randn(9, 64, device="cuda") for k in xs}
+    close(fast(longer, 2.0)["sum"], module(longer, 2.0)["sum"])
+    close(fast(xs, 2.0)["sum"], module(xs, 2.0)["sum"])
+    assert len(fast.variants) == 2 and fast.variants[-1] is first
+    close(fast(xs, 3.0)["sum"], module(xs, 3.0)["sum"])
+    assert len(fast.variants) == 2 and first in fast.variants
+
+
+@pytest.mark.gpu
+def test_one_plan_serves_every_length() -> None:
+    module = nn.Sequential(nn.RMSNorm(64), nn.Linear(64, 32)).cuda()
+    length = torch.export.Dim("length", min=1, max=4096)
+    fast = emmy.compile(module, dynamic_shapes=({0: length},))
+    for n in (17, 1, 128, 511, 2048):
+        x = torch.randn(n, 64, device="cuda")
+        torch.testing.assert_close(fast(x), module(x).detach(), rtol=1e-4, atol=1e-4)
+    assert len(fast.variants) == 1
+
+
+@pytest.mark.gpu
+def test_a_function_and_its_keyword_arguments_are_compiled() -> None:
+    def f(x: torch.Tensor, *, bias: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x + bias, -1)
+
+    x, bias = torch.randn(5, 33, device="cuda"), torch.randn(33, device="cuda")
+    close(emmy.compile(f)(x, bias=bias), f(x, bias=bias))
+
+
+@pytest.mark.gpu
+def test_what_pytorch_must_run_is_run_by_it() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.inv(x + 4 * torch.eye(8, device=x.device)) * 2
+
+    x = torch.rand(8, 8, device="cuda")
+    torch.testing.assert_close(emmy.compile(f)(x), f(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.gpu
+def test_weights_may_stay_on_the_cpu() -> None:
+    module = nn.Linear(64, 32)
+    x = torch.randn(4, 64)
+    torch.testing.assert_close(emmy.compile(module)(x.cuda()).cpu(), module(x).detach(), rtol=1e-4, atol=1e-4)

@@ -1,0 +1,28 @@
+from pathlib import Path
+
+import pytest
+
+from emmy.errors import UsageError
+from emmy.settings import Settings
+
+
+def test_every_variable_has_its_field() -> None:
+    env = {
+        "EMMY_CACHE_DIR": "/c", "EMMY_TUNE_DB": "/t.duckdb", "EMMY_POISON": "1", "EMMY_KNOBS": "WORK=t32",
+        "EMMY_PLACE": "Fuse", "EMMY_GOLDEN_FILE": "", "EMMY_DUMP_DIR": "/d",
+    }  # fmt: skip
+    assert Settings.read(env) == Settings(
+        Path("/c"), Path("/t.duckdb"), True, "WORK=t32", "fuse", "", Path("/d")
+    )
+    assert Settings.read(env).evidence == Path("/t.duckdb")
+
+
+def test_an_empty_environment_means_the_users_own_folders() -> None:
+    settings = Settings.read({})
+    assert settings == Settings(settings.cache_dir)
+    assert settings.cache_dir.name == "emmy" and settings.evidence.name == "evidence.duckdb"
+
+
+def test_an_unknown_placement_is_refused() -> None:
+    with pytest.raises(UsageError, match="EMMY_PLACE"):
+        Settings.read({"EMMY_PLACE": "both"})
