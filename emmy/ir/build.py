@@ -43,7 +43,30 @@ def _terms(e: Expr) -> Linear:
     return {(e,): 1}
 
 
+def _rejoin(terms: Linear) -> Linear:
+    """c*d * (e // d) + c * (e % d)  ->  c * e, as where an axis is split and put together again."""
+    for m, c in terms.items():
+        for k, x in enumerate(m):
+            if not (isinstance(x, Op) and x.name == "mod"):
+                continue
+            e, d = x.args
+            divisor = list(_terms(d).items())
+            if len(divisor) != 1 or not c:
+                continue
+            rest, (factors, times) = (*m[:k], *m[k + 1 :]), divisor[0]
+            partner = tuple(sorted((*rest, *factors, op("floordiv", e, d, dtype="i64")), key=lambda y: y.text))
+            if terms.get(partner) != c * times:
+                continue
+            out = {n: v for n, v in terms.items() if n not in (m, partner)}
+            for n, v in _terms(e).items():
+                key = tuple(sorted((*rest, *n), key=lambda y: y.text))
+                out[key] = out.get(key, 0) + c * v
+            return _rejoin(out)
+    return terms
+
+
 def _from_terms(terms: Linear) -> Expr:
+    terms = _rejoin(terms)
     parts: list[Expr] = []
     for m in sorted((m for m in terms if m), key=lambda m: tuple(x.text for x in m)):
         c = terms[m]
