@@ -173,17 +173,22 @@ class Fusion:
 
     # ---- rounds
     def saturate(self, relaxed: bool, may_go_on: Callable[[int], bool]) -> None:
-        """Fuse until a round adds nothing or `may_go_on(launches)` says stop."""
+        """Fuse until a round adds nothing or `may_go_on(launches)` says stop.
+
+        A stop ends fusing; what is open still grows to stored tensors, without which no plan would be whole.
+        """
         self._facts["shared"] = [(t,) for t in sorted(self.anchors.shared)]
         if relaxed:
             self._facts["relaxed"] = [(0,)]
         self._flush()
         done: set[tuple[int, int, int, str]] = set()
         drafts: list[Draft] = []
-        while may_go_on(len(self.launches)):
+        fusing = True
+        while True:
+            fusing = fusing and may_go_on(len(self.launches))
             self.egg.run("fuse")
             frozen = self.egg.freeze()
-            requests = sorted(r for r in frozen.rows("request") if r not in done)
+            requests = sorted(r for r in frozen.rows("request") if r not in done and (fusing or r[3] == "grow"))
             done.update(requests)
             first = len(drafts)
             for request in requests:
@@ -199,7 +204,7 @@ class Fusion:
             added = [n for q in admitted if (n := self._emit(drafts[q])) is not None]
             self.rounds += 1
             self._flush()
-            if not added and not self._pending(done):
+            if not added and not (fusing and self._pending(done)):
                 break
         for rule, *_, reason in self.egg.freeze().rows("refused"):
             self.refusals[(rule, reason)] += 1
