@@ -1,7 +1,7 @@
 """Emmy: an optimizing compiler from PyTorch to CUDA that keeps every alternative in an e-graph.
 
-    saturation = emmy.saturate(module, (x,), target="sm_89")     no GPU needed
-    fast = emmy.compile(module, (x,))                            on this machine's GPU
+saturation = emmy.saturate(module, (x,), target="sm_89")     no GPU needed
+fast = emmy.compile(module, (x,))                            on this machine's GPU
 """
 
 from __future__ import annotations

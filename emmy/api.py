@@ -89,7 +89,9 @@ def saturate(
     Raises:
         UsageError, UnsupportedError, PinError, LoweringError, EvidenceError.
     """
-    program = module if isinstance(module, Program) else _capture(module, tuple(inputs), dict(kwargs or {}), dynamic_shapes)
+    program = (
+        module if isinstance(module, Program) else _capture(module, tuple(inputs), dict(kwargs or {}), dynamic_shapes)
+    )
     return saturate_program(program, build_options(target, **options), observe)
 
 
@@ -115,11 +117,13 @@ def compile(
     """A callable that runs the module or function as generated kernels.
 
     It is compiled from `inputs` (and `kwargs`) now, or from the arguments of its first call.  A call with tensors of
-    other shapes or types, or with other numbers, compiles once more; the `max_variants` last used are kept.  Sizes named
-    in `dynamic_shapes` are served by one compile.  Arguments are CUDA tensors (and numbers, None), in any pytree.
+    other shapes or types, or with other numbers, compiles once more; the `max_variants` last used are kept.  Sizes
+    named in `dynamic_shapes` are served by one compile.  Arguments are CUDA tensors (and numbers, None), in any pytree.
     Results carry no gradient, and a later change of a weight need not reach them.
     """
-    made = CompiledFunction(module, dynamic_shapes, build_options(target, **options), max_variants, cache or CubinCache())
+    made = CompiledFunction(
+        module, dynamic_shapes, build_options(target, **options), max_variants, cache or CubinCache()
+    )
     if inputs is not None or kwargs is not None:
         made.prepare(tuple(inputs or ()), dict(kwargs or {}))
     return made
@@ -150,7 +154,7 @@ class CompiledFunction:
         """The compiled program for these arguments; compiles it where there is none yet."""
         leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
         device = common_device(leaves)
-        key = (spec, tuple(_leaf_key(x) for x in leaves))
+        key: object = (spec, tuple(_leaf_key(x) for x in leaves))
         with self._lock:
             if key not in self._variants:
                 key = self._serving(args, kwargs, device) or key
@@ -180,7 +184,8 @@ def serves(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     try:
         tensors = program.flatten(args, kwargs)
         bind_sizes(
-            [Argument(i.name, i.tensor, tuple(t.shape)) for i, t in zip(user, tensors, strict=True)], program.graph.sizes
+            [Argument(i.name, i.tensor, tuple(t.shape)) for i, t in zip(user, tensors, strict=True)],
+            program.graph.sizes,
         )
     except UsageError:
         return False
@@ -192,7 +197,9 @@ def common_device(leaves: Sequence[Any]) -> torch.device:
     devices = dict.fromkeys(x.device for x in leaves if isinstance(x, Tensor))
     elsewhere = [str(d) for d in devices if d.type != "cuda"]
     if elsewhere:
-        raise InputError(f"an argument is on {elsewhere[0]}, compiled programs take CUDA tensors", "move it with .cuda()")
+        raise InputError(
+            f"an argument is on {elsewhere[0]}, compiled programs take CUDA tensors", "move it with .cuda()"
+        )
     if len(devices) > 1:
         raise InputError(f"the arguments are on several devices: {', '.join(map(str, devices))}", "move them to one")
     return next(iter(devices), torch.device("cuda"))

@@ -47,7 +47,10 @@ def build_plan(
 ) -> Plan:
     """Buffers for every tensor that a launch or an output touches, and the launches in order."""
     number = {names.tensor(t): t for t in _touched(model, chosen)}
-    buffers = {i.name: Buffer(i.name, i.tensor, "input" if i.kind == "user" else i.kind, i.target or i.name) for i in graph.inputs}
+    buffers = {
+        i.name: Buffer(i.name, i.tensor, "input" if i.kind == "user" else i.kind, i.target or i.name)
+        for i in graph.inputs
+    }
     outputs = _outputs(graph, model, names)
     returned = {o.value.name for o in outputs if isinstance(o.value, Ref)}
     for name, t in number.items():
@@ -88,4 +91,3 @@ def _outputs(graph: Graph, model: ModelGraph, names: Names) -> tuple[Output, ...
     return tuple(
         Output(Ref(names.tensor(next(made))), o.mutates) if isinstance(o.value, Ref) else o for o in graph.outputs
     )
-

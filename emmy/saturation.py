@@ -154,7 +154,9 @@ def saturate_program(
         [b.hash for b in model.bodies()], regime, golden(), database=options.database,
         environ={} if options.golden is None else {"EMMY_GOLDEN_FILE": options.golden},
     )  # fmt: skip
-    selection = Selection(model, options.target, sizes, regime, evidence, options.pins, options.held, unpruned=options.place == "fuse")
+    selection = Selection(
+        model, options.target, sizes, regime, evidence, options.pins, options.held, unpruned=options.place == "fuse"
+    )
     clock("evidence", selection)
     names = Names(program.graph, tensor, model.numbering)
     builder = _Kernels(program, tensor, model, selection, names, options, cache)
@@ -195,7 +197,7 @@ def _parameters(program: Program, tensor: TensorProgram) -> frozenset[int]:
 
 
 class _Kernels:
-    """Lowers chosen launches; a kernel that the compiler or the card refuses sends the choice back to its alternatives."""
+    """Lowers chosen launches; a kernel that compiler or card refuses sends the choice back to its alternatives."""
 
     def __init__(
         self, program: Program, tensor: TensorProgram, model: ModelGraph, selection: Selection, names: Names,
@@ -222,13 +224,21 @@ class _Kernels:
                 launch = by_id[c.id]
                 priced = self.selection.cheapest(launch)
                 assert priced is not None
-                made = self._kernel(launch.covers - self.model.anchors.fixed, launch.results, priced, self._buffers(launch.operands), self._buffers(launch.results))
+                made = self._kernel(
+                    launch.covers - self.model.anchors.fixed,
+                    launch.results,
+                    priced,
+                    self._buffers(launch.operands),
+                    self._buffers(launch.results),
+                )
                 if made is None:
                     refused = True
                     continue
                 at_build = all(t in self.model.anchors.folded for t in launch.results)
                 chosen.append(
-                    Chosen(launch, priced, *made, self._buffers(launch.operands), self._buffers(launch.results), at_build)
+                    Chosen(
+                        launch, priced, *made, self._buffers(launch.operands), self._buffers(launch.results), at_build
+                    )
                 )
             if not refused and not self._refuse_uncompilable(chosen):
                 return choice, chosen
@@ -239,7 +249,13 @@ class _Kernels:
     def _opaque_candidates(self) -> list[Candidate]:
         n = self.model.numbering.numbers
         return [
-            Candidate(i, tuple(n[r] for r in c.results), frozenset(n[o] for o in c.operands), OPAQUE_SECONDS, f"opaque:{c.node}")
+            Candidate(
+                i,
+                tuple(n[r] for r in c.results),
+                frozenset(n[o] for o in c.operands),
+                OPAQUE_SECONDS,
+                f"opaque:{c.node}",
+            )
             for i, c in self.opaque.items()
         ]
 
@@ -249,7 +265,12 @@ class _Kernels:
         return ChosenOpaque(call, self.program.graph.nodes[call.node], self._buffers(operands), self._buffers(results))
 
     def _kernel(
-        self, covers: frozenset[int], tensors: tuple[int, ...], priced: Priced, operands: tuple[str, ...], results: tuple[str, ...]
+        self,
+        covers: frozenset[int],
+        tensors: tuple[int, ...],
+        priced: Priced,
+        operands: tuple[str, ...],
+        results: tuple[str, ...],
     ) -> tuple[Kernel, str] | None:
         """The kernel and source of a body and row, made once; None when it is refused."""
         key = (priced.body.hash, priced.scheduled.family, priced.scheduled.row.text)

@@ -1,9 +1,9 @@
 """From launches that could exist to the plan: prices by evidence, then the cheapest set of launches.
 
-Cost is found best first.  Every launch is bounded by its roofline; a fused launch whose bound is above the bounds of its
-own parts is dropped.  Then the cheapest plan is sought with optimistic guesses in place of unknown costs, the bodies that
-it uses get schedule rows (which the prior scores in numpy batches and measurements override), and the search runs again
-until every launch of the cheapest plan has a real cost.
+Cost is found best first.  Every launch is bounded by its roofline; a fused launch whose bound is above the bounds of
+its own parts is dropped.  Then the cheapest plan is sought with optimistic guesses in place of unknown costs, the
+bodies that it uses get schedule rows (which the prior scores in numpy batches and measurements override), and the
+search runs again until every launch of the cheapest plan has a real cost.
 """
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ class Selection:
         if rows:
             seconds = predict_many(self.work(body), [s.config for s in rows], self.target)
             options = [
-                RowOption(s.row.text, s.family, float(t), i == len(rows) - 1) for i, (s, t) in enumerate(zip(rows, seconds, strict=True))
+                RowOption(s.row.text, s.family, float(t), i == len(rows) - 1)
+                for i, (s, t) in enumerate(zip(rows, seconds, strict=True))
             ]
             sizes = tuple((n, self.sizes[n]) for n in body.sizes)
             decision = decide(
@@ -248,7 +249,9 @@ class Selection:
             raise LoweringError(f"{e.what}\n{self.refusal_text()}", e.do) from e
 
     def refusal_text(self) -> str:
-        lines = [f"  {family} {row or '(plain)'} of body {body}: {why}" for (body, family, row), why in self.refused.items()]
+        lines = [
+            f"  {family} {row or '(plain)'} of body {body}: {why}" for (body, family, row), why in self.refused.items()
+        ]
         return "refused rows:\n" + "\n".join(lines) if lines else "no row was refused"
 
     def _check_pins(self, choice: Choice) -> None:
@@ -262,8 +265,8 @@ class Selection:
             near = sorted(rows, key=lambda text: (-rows[text], text))[:NEAREST]
             raise PinError(
                 f"the pin {pin.text!r} is not a legal row of any launch of this program for {self.target.arch}",
-                f"without it these rows are chosen: {'; '.join(legal)}\n  the nearest of {len(rows)} legal rows are:\n    "
-                + "\n    ".join(near),
+                f"without it these rows are chosen: {'; '.join(legal)}\n"
+                f"  the nearest of {len(rows)} legal rows are:\n    " + "\n    ".join(near),
             )
 
 

@@ -17,8 +17,8 @@ class Settings:
     `cache_dir` (EMMY_CACHE_DIR) holds compiled kernels; `tune_db` (EMMY_TUNE_DB) names the evidence store, None: the
     user's own.  `poison` (EMMY_POISON) fills memory that kernels write with 0xFF bytes before each run (a NaN in every
     float type), so that a result which nothing wrote is seen.  `knobs` (EMMY_KNOBS) is a pinned schedule row, `place`
-    (EMMY_PLACE) is `fuse`, `cut` or empty.  `golden` (EMMY_GOLDEN_FILE) names a file of reviewed measurements; None: the
-    files that ship, empty: none.  `dump_dir` (EMMY_DUMP_DIR) takes every stage as a file.
+    (EMMY_PLACE) is `fuse`, `cut` or empty.  `golden` (EMMY_GOLDEN_FILE) names a file of reviewed measurements; None:
+    the files that ship, empty: none.  `dump_dir` (EMMY_DUMP_DIR) takes every stage as a file.
     """
 
     cache_dir: Path

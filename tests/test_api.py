@@ -39,7 +39,9 @@ def test_saturate_compiles_for_a_card_that_is_not_here() -> None:
 
 def test_stages_are_observed_in_order_with_their_results() -> None:
     seen: list[str] = []
-    emmy.saturate(torch.neg, (torch.randn(4),), target="sm_89", check=False, observe=lambda stage, *_: seen.append(stage))
+    emmy.saturate(
+        torch.neg, (torch.randn(4),), target="sm_89", check=False, observe=lambda stage, *_: seen.append(stage)
+    )
     assert seen[:2] == ["tensor", "model"] and seen[-2:] == ["choice", "plan"]
 
 

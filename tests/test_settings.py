@@ -11,9 +11,7 @@ def test_every_variable_has_its_field() -> None:
         "EMMY_CACHE_DIR": "/c", "EMMY_TUNE_DB": "/t.duckdb", "EMMY_POISON": "1", "EMMY_KNOBS": "WORK=t32",
         "EMMY_PLACE": "Fuse", "EMMY_GOLDEN_FILE": "", "EMMY_DUMP_DIR": "/d",
     }  # fmt: skip
-    assert Settings.read(env) == Settings(
-        Path("/c"), Path("/t.duckdb"), True, "WORK=t32", "fuse", "", Path("/d")
-    )
+    assert Settings.read(env) == Settings(Path("/c"), Path("/t.duckdb"), True, "WORK=t32", "fuse", "", Path("/d"))
     assert Settings.read(env).evidence == Path("/t.duckdb")
 
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompileOptions(ModelOptions):
-    ir: Annotated[str, Opt("--ir", metavar="IR", help="Print this stage: torch, tensor, loop, tile, kernel, cuda.")] = ""
+    ir: Annotated[str, Opt("--ir", metavar="IR", help="Print this stage: torch, tensor, loop, tile, kernel, cuda.")] = (
+        ""
+    )
     passes: Annotated[
         str,
         Opt(

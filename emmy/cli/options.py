@@ -19,23 +19,42 @@ class ModelOptions:
     """Which program, for which card, under which restrictions."""
 
     source: Annotated[
-        str | None, typer.Argument(metavar="[MODEL]", help="A .pt2/.pt file, a Hugging Face id, or a checkpoint folder.")
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="A .pt2/.pt file, a Hugging Face id, or a checkpoint folder."),
     ] = None
-    code: Annotated[str | None, Opt("-c", "--code", metavar="CODE", help="Code whose last expression is compiled.")] = None
-    target: Annotated[str, Opt("--target", help="sm_80, sm_86, sm_89, sm_90a, sm_120a. Default: the local card, else sm_90a.")] = ""
+    code: Annotated[str | None, Opt("-c", "--code", metavar="CODE", help="Code whose last expression is compiled.")] = (
+        None
+    )
+    target: Annotated[
+        str, Opt("--target", help="sm_80, sm_86, sm_89, sm_90a, sm_120a. Default: the local card, else sm_90a.")
+    ] = ""
     gpu: Annotated[str, Opt("--gpu", help="The card to compile for, by name: H200, 'RTX 4090'.")] = ""
-    inputs: Annotated[str | None, Opt("--inputs", metavar="SPEC", help="Inputs of a pickled module: 'f32[1,32],i64[1]'.")] = None
-    trust_pickle: Annotated[bool, Opt("--trust-pickle", help="Open a pickled nn.Module. This runs code from the file.")] = False
+    inputs: Annotated[
+        str | None, Opt("--inputs", metavar="SPEC", help="Inputs of a pickled module: 'f32[1,32],i64[1]'.")
+    ] = None
+    trust_pickle: Annotated[
+        bool, Opt("--trust-pickle", help="Open a pickled nn.Module. This runs code from the file.")
+    ] = False
     layer: Annotated[int | None, Opt("--layer", help="Only this layer of a Hugging Face model.")] = None
-    seq_len: Annotated[int | None, Opt("--seq-len", help="Tokens a sequence (default 512, or what the model allows).")] = None
-    cache_len: Annotated[int | None, Opt("--cache-len", help="Decode one token on a filled cache of this length.")] = None
+    seq_len: Annotated[
+        int | None, Opt("--seq-len", help="Tokens a sequence (default 512, or what the model allows).")
+    ] = None
+    cache_len: Annotated[int | None, Opt("--cache-len", help="Decode one token on a filled cache of this length.")] = (
+        None
+    )
     batch: Annotated[int | None, Opt("--batch", help="Sequences a batch (default 1).")] = None
-    dtype: Annotated[str | None, Opt("--dtype", help="Type of weights and activations: bf16 (default), f16, f32.")] = None
-    hold: Annotated[list[str] | None, Opt("--hold", metavar="RULE", help="Leave out a rule, by name (repeatable).")] = None
+    dtype: Annotated[str | None, Opt("--dtype", help="Type of weights and activations: bf16 (default), f16, f32.")] = (
+        None
+    )
+    hold: Annotated[list[str] | None, Opt("--hold", metavar="RULE", help="Leave out a rule, by name (repeatable).")] = (
+        None
+    )
     pin: Annotated[str, Opt("--pin", metavar="ROW", help="Pin (part of) a schedule row, as EMMY_KNOBS does.")] = ""
     no_fallback: Annotated[bool, Opt("--no-fallback", help="An operation that we do not know is an error.")] = False
     no_check: Annotated[bool, Opt("--no-check", help="Do not compile the kernels with NVRTC.")] = False
-    strict_evidence: Annotated[bool, Opt("--strict-evidence", help="An error for kernels that no measurement decided.")] = False
+    strict_evidence: Annotated[
+        bool, Opt("--strict-evidence", help="An error for kernels that no measurement decided.")
+    ] = False
     db: Annotated[Path | None, Opt("--db", help="Evidence store (default: the user's, or EMMY_TUNE_DB).")] = None
     max_launches: Annotated[int, Opt("--max-launches", help="Stop saturation at this many launches.")] = 200_000
     max_seconds: Annotated[float, Opt("--max-seconds", help="Stop saturation after this many seconds.")] = 600.0

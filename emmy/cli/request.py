@@ -11,7 +11,7 @@ from emmy.settings import Settings
 if TYPE_CHECKING:
     from emmy.frontend.program import Program
     from emmy.ir.target import Target
-    from emmy.saturation import PASSES, Options
+    from emmy.saturation import Options
 
 
 def note(text: str) -> None:

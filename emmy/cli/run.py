@@ -29,8 +29,12 @@ class RunOptions(ModelOptions):
     repeats: Annotated[int, Opt("--repeats", min=1, help="Samples of each backend.")] = 50
     warm: Annotated[bool, Opt("--warm", help="Time with a warm L2 cache; default: cold.")] = False
     seed: Annotated[int | None, Opt("--seed", help="Shuffle the example's floating inputs by this seed.")] = None
-    strict: Annotated[bool, Opt("--strict", help="Exit with 1 when Emmy is slower than the best other backend.")] = False
-    tune: Annotated[int | None, Opt("--tune", metavar="N", help="Measure N schedule rows first (not in this version).")] = None
+    strict: Annotated[bool, Opt("--strict", help="Exit with 1 when Emmy is slower than the best other backend.")] = (
+        False
+    )
+    tune: Annotated[
+        int | None, Opt("--tune", metavar="N", help="Measure N schedule rows first (not in this version).")
+    ] = None
     json: Annotated[bool, Opt("--json", help="Print results as JSON.")] = False
 
 
@@ -82,7 +86,9 @@ def _backends(text: str) -> list[str]:
     names = [n.strip() for n in text.split(",") if n.strip()]
     wrong = [n for n in names if n not in BACKENDS]
     if wrong or not names:
-        raise UsageError(f"--bench-backends {text!r}: unknown {', '.join(wrong) or 'empty list'}", f"use {','.join(BACKENDS)}")
+        raise UsageError(
+            f"--bench-backends {text!r}: unknown {', '.join(wrong) or 'empty list'}", f"use {','.join(BACKENDS)}"
+        )
     return list(dict.fromkeys(names))
 
 
@@ -92,7 +98,7 @@ def _require_gpu() -> None:
     if not torch.cuda.is_available():
         raise DeviceError(
             "emmy run needs a GPU, and PyTorch sees none here",
-            "compile without one by `emmy saturate` or `emmy compile --target ARCH`; `emmy doctor` says what is missing",
+            "`emmy saturate` and `emmy compile --target ARCH` need none; `emmy doctor` says what is missing",
         )
 
 
@@ -164,7 +170,9 @@ def _slower(timings: dict[str, Timing]) -> str:
 def _check_lines(checked: Sequence[Checked]) -> list[str]:
     lines = []
     for c in checked:
-        verdict = "" if c.ours.ok else f" (eager is off by {c.eager.error:.2e}: {'accepted' if c.ok else 'not accepted'})"
+        verdict = (
+            "" if c.ours.ok else f" (eager is off by {c.eager.error:.2e}: {'accepted' if c.ok else 'not accepted'})"
+        )
         lines.append(f"{c.name}: {c.ours}{verdict}")
     return lines
 
@@ -186,11 +194,25 @@ def _document(
     result: dict[str, Any], checked: Sequence[Checked], timings: dict[str, Timing], lost: dict[str, str], slower: str
 ) -> dict[str, Any]:
     times = {
-        n: {"n": t.n, "median_us": t.median * 1e6, "p10_us": t.p10 * 1e6, "p90_us": t.p90 * 1e6, "l2": t.l2, "method": t.method}
+        n: {
+            "n": t.n,
+            "median_us": t.median * 1e6,
+            "p10_us": t.p10 * 1e6,
+            "p90_us": t.p90 * 1e6,
+            "l2": t.l2,
+            "method": t.method,
+        }
         for n, t in timings.items()
     }
     outputs = [{"name": c.name, "ok": c.ok, "ours": asdict(c.ours), "eager": asdict(c.eager)} for c in checked]
-    return {**result, "outputs": outputs, "ok": all(c.ok for c in checked), "timings": times, "lost": lost, "slower_than": slower}
+    return {
+        **result,
+        "outputs": outputs,
+        "ok": all(c.ok for c in checked),
+        "timings": times,
+        "lost": lost,
+        "slower_than": slower,
+    }
 
 
 def _exit(checked: Sequence[Checked], slower: str, strict: bool) -> None:

@@ -21,11 +21,81 @@ SHORT: Final = {
 }
 # operations that name a kernel only when nothing heavier is in it
 LIGHT: Final = frozenset(
-    """add sub mul div neg pow rsqrt sqrt exp log sin cos abs cast view reshape permute transpose t expand slice select
-    unsqueeze squeeze cat stack split chunk clone contiguous alias detach where full arange eq ne lt le gt ge and or not
-    bitwise_and bitwise_or bitwise_not logical_and logical_or logical_not unsafe_view flatten unflatten repeat
-    masked_fill clamp maximum minimum to type_as expand_as getitem dropout zeros ones new_ones new_zeros full_like
-    zeros_like ones_like index unbind rsub""".split()
+    [
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "neg",
+        "pow",
+        "rsqrt",
+        "sqrt",
+        "exp",
+        "log",
+        "sin",
+        "cos",
+        "abs",
+        "cast",
+        "view",
+        "reshape",
+        "permute",
+        "transpose",
+        "t",
+        "expand",
+        "slice",
+        "select",
+        "unsqueeze",
+        "squeeze",
+        "cat",
+        "stack",
+        "split",
+        "chunk",
+        "clone",
+        "contiguous",
+        "alias",
+        "detach",
+        "where",
+        "full",
+        "arange",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "and",
+        "or",
+        "not",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_not",
+        "logical_and",
+        "logical_or",
+        "logical_not",
+        "unsafe_view",
+        "flatten",
+        "unflatten",
+        "repeat",
+        "masked_fill",
+        "clamp",
+        "maximum",
+        "minimum",
+        "to",
+        "type_as",
+        "expand_as",
+        "getitem",
+        "dropout",
+        "zeros",
+        "ones",
+        "new_ones",
+        "new_zeros",
+        "full_like",
+        "zeros_like",
+        "ones_like",
+        "index",
+        "unbind",
+        "rsub",
+    ]
 )
 MOST_PARTS: Final = 4
 
@@ -47,7 +117,9 @@ class Names:
         inputs = [t for t in program.terms if t.kind == "Input"]
         for k, term in enumerate(inputs):
             number = numbering.numbers[term.id]
-            self.input_names[number] = graph.inputs[k].name if k < len(graph.inputs) else self._opaque_name(term.id, program)
+            self.input_names[number] = (
+                graph.inputs[k].name if k < len(graph.inputs) else self._opaque_name(term.id, program)
+            )
         for term in program.terms:
             by_origin[term.origin] = term.id
         for origin, term_id in by_origin.items():

@@ -24,7 +24,7 @@ from emmy.saturation import Saturation
 
 
 def write_artifacts(s: Saturation, folder: Path) -> None:
-    """Write `kernels/*.cu`, `report.txt`, `egraph.json.gz` and `plan.json`.  EmmyError where the folder takes nothing."""
+    """Write `kernels/*.cu`, `report.txt`, `egraph.json.gz`, `plan.json`.  EmmyError where the folder takes nothing."""
     try:
         _write_all(s, folder)
     except OSError as e:

@@ -140,7 +140,9 @@ def rewrites(s: Saturation) -> Iterator[Rewrite]:
 def _decompositions(s: Saturation, d: Derivation) -> Iterator[Rewrite]:
     from emmy.inspect.views import tensor_lines
 
-    letter_of = {r.name: LETTERS[p.stem] for p in rulesets().glob("model/*.egg") if p.stem in LETTERS for r in rules_in(p)}
+    letter_of = {
+        r.name: LETTERS[p.stem] for p in rulesets().glob("model/*.egg") if p.stem in LETTERS for r in rules_in(p)
+    }
     groups: dict[tuple[int, str], list[Prim]] = {}
     plain: dict[int, list[Prim]] = {}
     order = s.model.numbering.order
@@ -159,9 +161,9 @@ def _decompositions(s: Saturation, d: Derivation) -> Iterator[Rewrite]:
         for (node, rule), rows in groups.items():
             if letter_of[rule] != letter or letter not in s.options.passes:
                 continue
-            owner = s.program.graph.nodes[node] if node >= 0 else None
-            before = (call_text(owner, inputs),) if owner is not None and letter == "d" else ()
-            at = owner.name if owner is not None else d.names.tensor(rows[-1].result)
+            torch_node = s.program.graph.nodes[node] if node >= 0 else None
+            before = (call_text(torch_node, inputs),) if torch_node is not None and letter == "d" else ()
+            at = torch_node.name if torch_node is not None else d.names.tensor(rows[-1].result)
             yield Rewrite(letter, rule, at, before, tuple(tensor_lines(s, rows, d.names)))
 
 

@@ -1,10 +1,10 @@
 """The saturated e-graphs as one JSON value: what `egraph.json.gz` holds.
 
-    classes   tensors by number: type, name, order of definition
-    rows      primitive rows: number, kind, arguments, operands, result, the rule that made it (empty: the program)
-    launches  every launch: body, operands, results, rule, parents, cost in seconds where it was priced, chosen
-    bodies    Loop IR text by hash; `equal` pairs of a body with the better one that the loop rules found
-    schedules rows of each scheduled body, and why families declined it
+classes   tensors by number: type, name, order of definition
+rows      primitive rows: number, kind, arguments, operands, result, the rule that made it (empty: the program)
+launches  every launch: body, operands, results, rule, parents, cost in seconds where it was priced, chosen
+bodies    Loop IR text by hash; `equal` pairs of a body with the better one that the loop rules found
+schedules rows of each scheduled body, and why families declined it
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ def graph_to_json(s: Saturation) -> dict[str, Any]:
         "format": "emmy-egraph",
         "version": VERSION,
         "classes": [
-            {"id": t, "type": n.tensors[t].text, "name": names.tensor(t), "order": n.order.get(t, 0), "stored": t in stored}
+            {
+                "id": t, "type": n.tensors[t].text, "name": names.tensor(t), "order": n.order.get(t, 0),
+                "stored": t in stored,
+            }
             for t in sorted(n.tensors)
         ],
         "inputs": list(s.model.inputs),

@@ -78,7 +78,9 @@ def _fused(s: Saturation) -> Iterator[str]:
 
 def _unmapped(s: Saturation) -> str:
     """The Fold trees before a schedule places them."""
-    return "\n\n".join(titled(i, c.name, launch_text(s, c, "tile", mapped=False), "tile") for i, c in enumerate(s.launches))
+    return "\n\n".join(
+        titled(i, c.name, launch_text(s, c, "tile", mapped=False), "tile") for i, c in enumerate(s.launches)
+    )
 
 
 def timings(s: Saturation, load_seconds: float) -> list[str]:

@@ -13,7 +13,7 @@ WIDTH: Final = 80
 
 
 def summary(s: Saturation, load_seconds: float = 0.0) -> dict[str, Any]:
-    """What `emmy saturate --json` prints: dicts, lists, text and numbers; times in seconds or, by name, microseconds."""
+    """What `emmy saturate --json` prints: dicts, lists, text and numbers; seconds, and microseconds where `_us`."""
     rows = s.selection.rows
     priced = [c.priced.alternatives for c in s.launches]
     return {

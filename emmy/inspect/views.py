@@ -102,7 +102,9 @@ def tensor_lines(s: Saturation, rows: Sequence[Prim], names: Names) -> list[str]
 
 def _named(s: Saturation, rows: Sequence[Prim], names: Names) -> list[TensorRow]:
     tensors = s.model.numbering.tensors
-    scalars = {p.result: str(p.args[0]) for p in s.model.numbering.prims if p.kind == "Full" and not tensors[p.result].shape}
+    scalars = {
+        p.result: str(p.args[0]) for p in s.model.numbering.prims if p.kind == "Full" and not tensors[p.result].shape
+    }
     inputs = {i.name: f"inputs.{i.name}" for i in s.program.graph.inputs if i.kind == "user"}
 
     def name(t: int) -> str:
@@ -154,17 +156,21 @@ def report_lines(s: Saturation) -> list[str]:
             for (refused, reason), n in sorted(s.model.refusals.items()):
                 if refused == rule.name:
                     lines.append(f"{where}: refused {n}: {reason}")
-    for (rule, reason), n in sorted(s.model.refusals.items()):
-        lines.append(f"decision {rule}: refused {n}: {reason}")
+    for (refused, reason), n in sorted(s.model.refusals.items()):
+        lines.append(f"decision {refused}: refused {n}: {reason}")
     for (body, family, row), reason in sorted(s.selection.refused.items()):
         lines.append(f"row {family} {row} of body {body}: refused: {reason}")
     for c in s.launches:
         d = c.priced.decision
         runner = f"; runner-up {d.runner_up} {d.runner_up_cost * 1e6:.2f} us" if d.runner_up else ""
         when = "at build" if c.at_build else f"{d.cost * 1e6:.2f} us {d.tier}"
-        lines.append(f"launch {c.name}: {c.priced.scheduled.family} {d.row}: {when}, {c.priced.alternatives} rows{runner}")
+        lines.append(
+            f"launch {c.name}: {c.priced.scheduled.family} {d.row}: {when}, {c.priced.alternatives} rows{runner}"
+        )
     for o in s.opaque:
-        lines.append(f"opaque {o.node.name}: {o.node.op} runs in PyTorch: {o.call.reason} ({o.node.source or 'no source line'})")
+        lines.append(
+            f"opaque {o.node.name}: {o.node.op} runs in PyTorch: {o.call.reason} ({o.node.source or 'no source line'})"
+        )
     return lines
 
 

@@ -27,7 +27,9 @@ class _Reader:
 
     def fail(self, what: str) -> ParseError:
         where = self.tokens[self.at][1] if self.at < len(self.tokens) else len(self.text)
-        return ParseError(f"not Loop IR: {what} at character {where}", f"near {self.text[max(0, where - 20) : where + 20]!r}")
+        return ParseError(
+            f"not Loop IR: {what} at character {where}", f"near {self.text[max(0, where - 20) : where + 20]!r}"
+        )
 
     @property
     def peek(self) -> str:

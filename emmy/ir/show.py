@@ -19,7 +19,19 @@ def tensor_text(t: Tensor) -> str:
     return f"{t.dtype}[{','.join(size_text(e) for e in t.shape)}]"
 
 
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "&&", "or": "||"}
+_INFIX = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "floordiv": "//",
+    "mod": "%",
+    "lt": "<",
+    "le": "<=",
+    "eq": "==",
+    "ne": "!=",
+    "and": "&&",
+    "or": "||",
+}
 
 
 def _infix(e: Expr, names: Mapping[str, str]) -> str:
@@ -51,12 +63,19 @@ def show_torch(graph: Graph) -> str:
     """The exported graph with parameters by name."""
     user = [i for i in graph.inputs if i.kind == "user"]
     names = {i.name: f"inputs.{i.name}" for i in user}
-    lines = ["struct Dynamic {" + (" " + ", ".join(f"{s.name}: {s.low}..={s.high or ''}" for s in graph.sizes) + " " if graph.sizes else "") + "}", ""]
+    lines = [
+        "struct Dynamic {"
+        + (" " + ", ".join(f"{s.name}: {s.low}..={s.high or ''}" for s in graph.sizes) + " " if graph.sizes else "")
+        + "}",
+        "",
+    ]
     lines += ["struct Inputs<dynamic: Dynamic> {", *(f"    {i.name}: {tensor_text(i.tensor)}," for i in user), "}", ""]
     table = graph.tensors
     outs = [(o, o.value.name) for o in graph.outputs if isinstance(o.value, Ref)]
     lines += ["struct Outputs<dynamic: Dynamic> {"]
-    lines += [f"    {_ident(n)}: {tensor_text(table[n])},{f'  // updates {o.mutates}' if o.mutates else ''}" for o, n in outs]
+    lines += [
+        f"    {_ident(n)}: {tensor_text(table[n])},{f'  // updates {o.mutates}' if o.mutates else ''}" for o, n in outs
+    ]
     lines += ["}", "", "fn main(dynamic: Dynamic, inputs: Inputs<dynamic>) -> Outputs<dynamic> {"]
     rest = [i for i in graph.inputs if i.kind != "user"]
     literals = [(n, k, v) for n in graph.nodes for k, v in enumerate(n.args) if isinstance(v, float)]
@@ -98,14 +117,27 @@ def _arg(a: object, names: Mapping[str, str]) -> str:
 
 # ---- Tensor IR
 
-_SYMBOL = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "&", "or": "|"}
+_SYMBOL = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "lt": "<",
+    "le": "<=",
+    "eq": "==",
+    "ne": "!=",
+    "and": "&",
+    "or": "|",
+}
 
 
 def show_tensor(rows: Iterable[tuple[str, Tensor, str, Sequence[object], Sequence[tuple[str, Tensor]]]]) -> str:
     """`rows`: (name, type, kind, plain arguments, operands as (name, type)) in order of definition."""
     lines: list[str] = []
     for name, tensor, kind, args, operands in rows:
-        parts = [_broadcast(lines, name, k, o, tensor) if kind in ("Bin", "Where") else o[0] for k, o in enumerate(operands)]
+        parts = [
+            _broadcast(lines, name, k, o, tensor) if kind in ("Bin", "Where") else o[0] for k, o in enumerate(operands)
+        ]
         lines.append(f"let {name}: {tensor_text(tensor)} = {_SHOW[kind](args, parts, tensor)};")
     return "\n".join(lines)
 
@@ -117,7 +149,7 @@ def _broadcast(lines: list[str], name: str, k: int, operand: tuple[str, Tensor],
         return text
     lead = len(result.shape) - len(tensor.shape)
     index = ["0" if e is not result.shape[lead + i] else _letter(lead + i) for i, e in enumerate(tensor.shape)]
-    used = {i for i in index}
+    used = set(index)
     params = [_letter(i) if _letter(i) in used else f"_{_letter(i)}" for i in range(len(result.shape))]
     wide = f"{name}_bc{k}"
     lines.append(

@@ -31,7 +31,7 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def emmy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, kernel_cache: Path
 ) -> Emmy:
-    """`emmy(*arguments, **environment)` runs a command in this process, in an empty folder, with no store of the user's."""
+    """`emmy(*words, **environment)` runs a command in this process and an empty folder, without the user's store"""
     for name in [n for n in os.environ if n.startswith("EMMY_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("EMMY_CACHE_DIR", str(kernel_cache))

@@ -16,7 +16,14 @@ from emmy.ir.graph import Node, Output, Ref, SizeVar
 from emmy.ir.loop import Tensor, const, size
 from emmy.ir.plan import Buffer, OpaqueLaunch, Plan
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False) | st.builds(Ref, st.text(min_size=1))
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text()
+    | st.floats(allow_nan=False)
+    | st.builds(Ref, st.text(min_size=1))
+)
 SIZES = st.sampled_from([size("s0"), iadd(imul(const(2), size("s0")), const(1))])
 ARGUMENTS = st.recursive(SCALARS | SIZES, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=8)
 
@@ -30,7 +37,13 @@ def opaque_plan(arguments: tuple[object, ...]) -> Plan:
     node = Node("inv", "aten.linalg_inv.default", arguments, (("check", False),), (t,), "model.py:3: inv(x)", "block.0")
     buffers = (Buffer("x", t, "input", "x"), Buffer("inv", t, "output"))
     launch = OpaqueLaunch("inv", ("x",), ("inv",), node)
-    return Plan("sm_90a", buffers, (launch,), (Output(Ref("inv")), Output(3), Output(Ref("inv"), "x")), (SizeVar("s0", 2, None, 7),))
+    return Plan(
+        "sm_90a",
+        buffers,
+        (launch,),
+        (Output(Ref("inv")), Output(3), Output(Ref("inv"), "x")),
+        (SizeVar("s0", 2, None, 7),),
+    )
 
 
 @given(st.lists(ARGUMENTS, max_size=4).map(tuple))
