@@ -13,6 +13,7 @@ from emmy.codegen.families.plain import lower_plain
 from emmy.codegen.families.row import lower_row
 from emmy.codegen.families.scan import lower_scan
 from emmy.codegen.families.tile import lower_tile
+from emmy.codegen.families.turn import lower_turn
 from emmy.codegen.scalar import Scalars
 from emmy.ir.kernel import Kernel
 from emmy.ir.loop import Body
@@ -23,6 +24,7 @@ from emmy.ir.verify_kernel import verify
 Lower = Callable[[Body, Row, Scalars, str, str], Kernel]
 FAMILIES: Final[dict[str, Lower]] = {
     "map": lower_map,
+    "turn": lower_turn,
     "row": lower_row,
     "scan": lower_scan,
     "attention": lower_attention,

@@ -17,6 +17,7 @@ from emmy.egraph.families import map as maps
 from emmy.egraph.families import plain
 from emmy.egraph.families import row as reduced
 from emmy.egraph.families import scan as scans
+from emmy.egraph.families import turn as turns
 from emmy.ir.config import KernelConfig
 from emmy.ir.loop import Body
 from emmy.ir.schedule import Row, Scheduled
@@ -48,6 +49,7 @@ class Family:
 # In order of preference where nothing else decides; the plain family closes every list.
 FAMILIES: Final[tuple[Family, ...]] = (
     Family("map", "map.egg", maps.facts, "Map", maps.rows, maps.config),
+    Family("turn", "turn.egg", turns.facts, "Turn", turns.rows, turns.config),
     Family(
         "attention", "attention.egg", attention.facts, "AttentionRows", attention.rows, attention.config,
         ("AttentionMma", "AttentionRing"),

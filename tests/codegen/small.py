@@ -145,7 +145,7 @@ def embedding(t: int, vocabulary: int, d: int, dtype: str = "bf16") -> Body:
                 [tensor("i64", t), tensor(dtype, vocabulary, d)])  # fmt: skip
 
 
-def added_transpose(r: int, n: int, dtype: str = "f32") -> Body:
+def added_transpose(r: Extent, n: int, dtype: str = "f32") -> Body:
     i, j = axes(r, n)
     value = scalar("add", load(0, (i, j), dtype), load(1, (j, i), dtype))
     return body([Out((i, j), (i, j), value, tensor(dtype, r, n))], [tensor(dtype, r, n), tensor(dtype, n, r)])

@@ -53,6 +53,8 @@ CASES: dict[str, tuple[Body, Mapping[str, int]]] = {
     "concatenated": (K.concatenated(5, 24, 40), {}),
     "concatenated, odd": (K.concatenated(5, 3, 7, "f16"), {}),
     "transpose": (K.added_transpose(40, 24), {}),
+    "transpose, whole tiles": (K.added_transpose(64, 32, "bf16"), {}),
+    "transpose, rows by name": (K.added_transpose(S, 40, "f16"), {"s": 37}),
     "store in another order": (K.permuted_store(3, 5, 16), {}),
     "positions": (K.positions(9, 7), {}),
     "two spaces": (K.two_spaces(5, 7), {}),
