@@ -10,15 +10,14 @@ Index arithmetic is 32 bits wide where every operand and result has fewer than 2
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from emmy.codegen import folds
-from emmy.codegen.cuda_helpers import HELPERS
 from emmy.codegen.expr import (
     Code, Names, add, call, compare, convert, div, global_at, mod, mul, negate, select, sub,
 )  # fmt: skip
+from emmy.codegen.identifiers import RESERVED, identifier
 from emmy.codegen.ranges import NARROW, Ranges
 from emmy.ir.dtype import DTYPES, register
 from emmy.ir.kernel import Assign, Bin, Call, Declare, If, Lit, Param, Un, Var, X
@@ -246,7 +245,7 @@ class Scalars:
         return scope.code.let_numbered("v", Bin("*", _as(x, "f32"), r, "f32"))
 
     def _integer(self, e: Op, args: list[X]) -> X:
-        """i64 arithmetic: on 32 bits where operands and result are known to be small; wrapping only on loaded values."""
+        """i64 arithmetic: on 32 bits where operands and result are known to be small, wrapping on loaded values."""
         small = self.ranges.narrow(e) and all(self.ranges.narrow(a) for a in e.args)
         low, least = self.ranges.of(e.args[0])[0], self.ranges.of(e.args[1])[0]
         a, b = (convert(x, "i32" if small else "i64") for x in args)
@@ -413,22 +412,3 @@ def _same(a: X, b: X, type: str) -> tuple[X, X]:
     if a.type == b.type:
         return a, b
     return _as(a, type), _as(b, type)
-
-
-# Words that a parameter may not have as its name: C++'s, CUDA's, the helpers and the math functions that are called.
-_WORDS = """
-auto bool break case char const continue default do double else enum extern float for goto if inline int long register
-return short signed sizeof static struct switch typedef union unsigned void volatile while asm and or not xor bitand
-bitor compl class delete new operator private protected public template this throw try catch namespace using virtual
-friend true false typename explicit mutable nullptr threadIdx blockIdx blockDim gridDim warpSize shared_memory
-float2 float4 uint2 uint4 fabs fmod floor ceil rint trunc sqrt rsqrt exp exp2 expm1 log log2 log1p sin cos tan asin acos
-atan atan2 sinh cosh tanh erf pow copysign fma
-"""
-RESERVED = (*re.findall(r"\w+", _WORDS), *HELPERS)
-
-
-def identifier(name: str) -> str:
-    """A C identifier close to `name`."""
-    word = re.sub(r"\W", "_", name)
-    plain = word[:1].isalpha() or (word[:1] == "_" and word[1:2].isalpha())
-    return word if plain else f"p_{word.lstrip('_')}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from emmy.egraph.egg import Egg
 from emmy.egraph.families import attention, contraction
@@ -58,16 +58,19 @@ FAMILIES: Final[tuple[Family, ...]] = (
         "mma", "mma.egg", contraction.mma_facts, "Mma", contraction.mma_rows, contraction.mma_config,
         ("MmaRing", "MmaBands"),
     ),
-    Family("tile", "tile.egg", contraction.tile_facts, "Tile", contraction.tile_rows, contraction.tile_config, ("TileRing",)),
+    Family(
+        "tile", "tile.egg", contraction.tile_facts, "Tile", contraction.tile_rows, contraction.tile_config,
+        ("TileRing",),
+    ),
     Family("row", "row.egg", reduced.facts, "Row", reduced.rows, reduced.config),
     Family("scan", "scan.egg", scans.facts, "Scanned", scans.rows, scans.config),
     Family("plain", "plain.egg", plain.facts, "Plain", plain.rows, plain.config),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Schedules:
-    """`rows[body.hash]`: legal schedules, in a fixed order.  `declined[body.hash]`: family -> reason.  `enodes`: size."""
+    """`rows[body.hash]`: legal schedules in a fixed order; `declined[body.hash]`: family -> reason; `enodes`: size."""
 
     rows: dict[str, list[Scheduled]]
     declined: dict[str, dict[str, str]]

@@ -271,7 +271,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class LoadVector:
-    """`count` elements from `place` into array[at ..]; the bytes are 1, 2, 4, 8 or 16 and aligned.  Guard false: zeros."""
+    """`count` elements from `place` into array[at ..]: 1, 2, 4, 8 or 16 aligned bytes.  Guard false: zeros."""
 
     array: str
     at: X

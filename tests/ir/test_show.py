@@ -18,7 +18,9 @@ SCHEDULED = Scheduled("row", ROW, KernelConfig("row", 256, 32))
 
 
 def test_rms_norm_as_loops() -> None:
-    assert show_loop(K.rms_norm(32, 2048), *NAMES) == """\
+    assert (
+        show_loop(K.rms_norm(32, 2048), *NAMES)
+        == """\
 for a0 in 0..32
     for a1 in 0..2048
         in0 = load x[a0, a1]
@@ -33,10 +35,13 @@ for a0 in 0..32
         in2 = load p_weight[a2]
         v5 = v4 * in2
         rms_norm[a0, a2] = v5"""
+    )
 
 
 def test_rms_norm_as_a_fold_tree() -> None:
-    assert show_tile(K.rms_norm(32, 2048), SCHEDULED, *NAMES) == """\
+    assert (
+        show_tile(K.rms_norm(32, 2048), SCHEDULED, *NAMES)
+        == """\
 place  free=(a0)  grid=(a0)
 work   t256
 Fold  free
@@ -59,10 +64,13 @@ Fold  free
      v5 = v4 * in2
 outputs
 └─ sweep(a2) rms_norm[a0, a2] = v5"""
+    )
 
 
 def test_a_product_is_one_contraction_and_unmapped_before_a_row_is_chosen() -> None:
-    assert show_tile(B.linear(16, 64, 32, "f32"), None, ("b", "a"), ("hidden",)) == """\
+    assert (
+        show_tile(B.linear(16, 64, 32, "f32"), None, ("b", "a"), ("hidden",))
+        == """\
 place  free=(a0,a1)  unmapped
 Fold[a2 in 0..32] contraction
 ├─ operand[in0]: load b[a1, a2]   ‹materialized›
@@ -74,6 +82,7 @@ Fold[a2 in 0..32] contraction
      acc0 += acc0__o
 outputs
 └─ hidden[a0, a1] = acc0"""
+    )
 
 
 def test_attention_shows_one_twisted_contraction_over_a_contraction() -> None:

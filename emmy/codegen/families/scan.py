@@ -1,10 +1,10 @@
 """Scans: running sums, products, maxima along rows.
 
-    WORK=t256,TILE=f4,REDUCE=coop   256 threads walk a row in tiles of 1024: each scans its own vector, warps scan the
-                                    threads' totals by shuffles, the block the warps' totals, and a carry goes on
-    WORK=t32x4,...                  32 threads a row, 4 rows a block
-    WORK=t1x128,REDUCE=coop         a thread walks a row, 128 rows a block: for rows that lie across memory (a scan over
-                                    the first axis), where neighbouring threads then touch neighbouring elements
+WORK=t256,TILE=f4,REDUCE=coop   256 threads walk a row in tiles of 1024: each scans its own vector, warps scan the
+                                threads' totals by shuffles, the block the warps' totals, and a carry goes on
+WORK=t32x4,...                  32 threads a row, 4 rows a block
+WORK=t1x128,REDUCE=coop         a thread walks a row, 128 rows a block: for rows that lie across memory (a scan over
+                                the first axis), where neighbouring threads then touch neighbouring elements
 """
 
 from __future__ import annotations
@@ -213,6 +213,3 @@ def _both(a: X, b: X) -> X:
     result = both(a, b)
     assert result is not None
     return result
-
-
-

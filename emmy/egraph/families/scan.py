@@ -21,9 +21,7 @@ def facts(body: Body, target: Target, sizes: Mapping[str, int]) -> dict[str, lis
     if isinstance(view, str):
         return view
     state = sum(8 if s.type in ("i64", "f64") else 4 for s in view.scans)
-    found: dict[str, list[tuple[object, ...]]] = {
-        "scan-body": [(body.hash, integer(view.along.extent, sizes), state)]
-    }
+    found: dict[str, list[tuple[object, ...]]] = {"scan-body": [(body.hash, integer(view.along.extent, sizes), state)]}
     if strided(view):
         found["scan-strided"] = [(body.hash,)]
         return found

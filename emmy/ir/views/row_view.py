@@ -238,10 +238,7 @@ def _later(order: Sequence[Pass], n: int) -> list[tuple[int, Expr]]:
     """(number, value) of the passes after pass n that walk as it does."""
     a = order[n]
     return [
-        (m, v)
-        for m, b in enumerate(order)
-        if m > n and b.group is a.group and b.width == a.width
-        for v in b.values
+        (m, v) for m, b in enumerate(order) if m > n and b.group is a.group and b.width == a.width for v in b.values
     ]
 
 
