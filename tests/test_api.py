@@ -13,6 +13,7 @@ import emmy
 from emmy.api import build_options, serves
 from emmy.errors import InputError, UnsupportedError, UsageError
 from emmy.frontend.capture import capture
+from emmy.frontend.reference import interpret
 from emmy.settings import Settings
 
 
@@ -158,3 +159,72 @@ def test_weights_may_stay_on_the_cpu() -> None:
     module = nn.Linear(64, 32)
     x = torch.randn(4, 64)
     torch.testing.assert_close(emmy.compile(module)(x.cuda()).cpu(), module(x).detach(), rtol=1e-4, atol=1e-4)
+
+
+class OnCpu:
+    """An executable whose kernels are eager operations: what the callable does around them is under test."""
+
+    def __init__(self, program, plan, *, device, cache) -> None:
+        self.program, self.plan, self.device, self.open = program, plan, device, True
+
+    def __call__(self, *args, **kwargs):
+        assert self.open
+        values = interpret(self.program.graph, self.program.weights, self.program.flatten(args, kwargs))
+        return self.program.unflatten(values)
+
+    def close(self) -> None:
+        self.open = False
+
+
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("emmy.api.Executable", OnCpu)
+    monkeypatch.setattr("emmy.api.common_device", lambda leaves: torch.device("cpu"))
+
+
+OPTIONS = {"target": "sm_89", "check": False}
+
+
+def test_variants_are_made_once_and_the_least_used_is_let_go(on_cpu: None) -> None:
+    module = Pair()
+    inputs = {n: {k: torch.randn(n, 64) for k in "ab"} for n in (4, 5, 6)}
+    fast = emmy.compile(module, max_variants=2, **OPTIONS)
+    for n in (4, 5, 4, 6, 4):
+        found, wanted = fast(inputs[n], 2.0), module(inputs[n], 2.0)
+        close(found["sum"], wanted["sum"])
+        close(found["parts"][1], wanted["parts"][1])
+    assert [v.program.graph.inputs[-1].tensor.text for v in fast.variants] == ["f32[6,64]", "f32[4,64]"]
+
+
+def test_another_number_or_type_is_another_variant(on_cpu: None) -> None:
+    fast = emmy.compile(lambda x, scale: x * scale, **OPTIONS)
+    x = torch.randn(8)
+    close(fast(x, 2.0), x * 2)
+    close(fast(x, 3.0), x * 3)
+    assert fast(x.to(torch.bfloat16), 2.0).dtype == torch.bfloat16
+    assert len(fast.variants) == 3
+
+
+def test_what_is_let_go_is_closed(on_cpu: None) -> None:
+    fast = emmy.compile(torch.neg, (torch.randn(4),), max_variants=1, **OPTIONS)
+    first = fast.variants[0]
+    fast(torch.randn(5))
+    assert not first.open and len(fast.variants) == 1
+
+
+def test_symbolic_sizes_are_compiled_once_and_others_again(on_cpu: None) -> None:
+    module = nn.RMSNorm(8)
+    fast = emmy.compile(module, dynamic_shapes=({0: torch.export.Dim("length", min=1, max=64)},), **OPTIONS)
+    for n in (7, 1, 64):
+        x = torch.randn(n, 8)
+        close(fast(x), module(x))
+    assert len(fast.variants) == 1
+    x = torch.randn(7, 8, dtype=torch.float16)
+    fast.module = module.half()
+    fast(x)
+    assert len(fast.variants) == 2
+
+
+def test_keeping_no_variant_is_refused() -> None:
+    with pytest.raises(UsageError, match="max_variants"):
+        emmy.compile(torch.neg, max_variants=0)
