@@ -31,7 +31,9 @@ from emmy.resources import rulesets
 # A launch that runs once, when the plan is built, costs almost nothing: enough to prefer fewer of them.
 BUILD_SECONDS: Final = 1e-9
 # Schedules are expected to beat a typical row by this much.
-OPTIMISM: Final = 0.9
+OPTIMISM: Final = 0.95
+# The search for schedules ends when guesses promise less than this share of the plan's time.
+SLACK: Final = 0.02
 # How many more forms of each chosen launch's results are scheduled with it: fewer rounds of search.
 RIVALS: Final = 4
 # With pins, a launch that honours none costs this many times more: the pins decide wherever they can.
@@ -80,9 +82,11 @@ class Selection:
         return self._work[body.hash]
 
     def forms(self, launch: Launch) -> tuple[Body, ...]:
-        """The bodies that a launch may run: as composed, and as the loop rules improved it."""
+        """The bodies that a launch may run: as the loop rules improved it, and as composed where that is less work."""
         best = self.model.loops.best(launch.body)
-        return (launch.body,) if best is launch.body else (launch.body, best)
+        if best is launch.body or roofline(self.work(best), self.target) <= roofline(self.work(launch.body), self.target):
+            return (best,)
+        return (launch.body, best)
 
     def candidates(self) -> list[Launch]:
         """Closed launches that can be part of a good plan, by their rooflines."""
@@ -212,14 +216,28 @@ class Selection:
     def _settled(
         self, fixed: list[Candidate], launches: list[Launch], by_id: Mapping[int, Launch], place: str, limit: float
     ) -> Choice:
-        """The cheapest plan all of whose launches have real costs."""
+        """A plan of launches with real costs, within SLACK of the cheapest plan that guesses promise."""
         while True:
             choice = self._choose(fixed, launches, place, limit)
             chosen = [by_id[c.id] for c in choice.candidates if c.id in by_id]
             wanted = [b for l in chosen if (e := self.estimate(l)) and (b := e[1]).hash not in self.rows]
             if not wanted:
                 return choice
+            known = [l for l in launches if self.cheapest(l) is not None]
+            if not place and self._can_run(fixed, known):
+                real = self._choose(fixed, known, place, limit)
+                if choice.total >= (1.0 - SLACK) * real.total:
+                    return real
             self.schedule([*wanted, *self._rivals(chosen, launches)])
+
+    def _can_run(self, fixed: list[Candidate], known: list[Launch]) -> bool:
+        """True when launches with real costs make every output."""
+        made = set(self.model.inputs) - {t for c in fixed for t in c.outs}
+        waiting = [(frozenset(l.operands), l.results) for l in known] + [(c.ops, c.outs) for c in fixed]
+        while ready := [w for w in waiting if w[0] <= made]:
+            made.update(t for _, outs in ready for t in outs)
+            waiting = [w for w in waiting if not w[0] <= made]
+        return set(self.model.outputs) <= made
 
     def _rivals(self, chosen: Iterable[Launch], launches: Iterable[Launch]) -> list[Body]:
         """The next forms that the search would ask for: those with the least bounds that make the same tensors."""
