@@ -110,6 +110,11 @@ class Selection:
         self.declined.update(found.declined)
         self.enodes += found.enodes
 
+    def legal(self, body: Body) -> list[Scheduled]:
+        """Every legal schedule of a body."""
+        self.schedule([body])
+        return self.rows[body.hash]
+
     def bound(self, body: Body) -> float:
         """Seconds that no schedule of the body can beat, or the least that was measured."""
         seen = [m.median for m in self.evidence.measured(body.hash)]

@@ -187,7 +187,7 @@ def legal(s: Saturation) -> Iterator[tuple[Chosen, Body, Scheduled]]:
     """Every legal row of every body that a chosen launch may run."""
     for chosen in s.launches:
         for body in s.selection.forms(chosen.launch):
-            for scheduled in s.selection.rows[body.hash]:
+            for scheduled in s.selection.legal(body):
                 yield chosen, body, scheduled
 
 

@@ -138,7 +138,7 @@ class Bench:
         self.task = task_of(case, s, {})
         self.chosen = max(s.launches, key=lambda c: c.priced.decision.cost)
         body = self.chosen.priced.body
-        legal = s.selection.rows[body.hash]
+        legal = s.selection.legal(body)
         work = s.selection.work(body)
         seconds = [float(t) for t in predict_many(work, [r.config for r in legal], s.options.target)]
         order = sorted(range(len(legal)), key=lambda k: (seconds[k], legal[k].row.text))

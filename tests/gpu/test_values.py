@@ -117,7 +117,7 @@ def test_random_rows_are_within_tolerance_of_float64(family: str, card: Target, 
         (chosen, body, row)
         for chosen in s.launches
         for body in s.selection.forms(chosen.launch)
-        for row in s.selection.rows[body.hash]
+        for row in s.selection.legal(body)
         if row.family == family
     ]
     assert legal, f"no row of {family}: {[c.priced.scheduled.family for c in s.launches]}"

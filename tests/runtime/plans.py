@@ -7,7 +7,7 @@ from emmy.ir.plan import Buffer, KernelLaunch, Launch, OpaqueLaunch, Plan, Role
 
 S = size("s")
 COLUMNS = 8
-SIZES = (SizeVar("s", 0, 1 << 20, 16),)
+SIZES = (SizeVar("s", 0, 1 << 22, 16),)
 CTYPES = {"f32": "float", "i64": "long long", "i32": "int", "bf16": "unsigned short", "u8": "unsigned char"}
 
 
