@@ -9,7 +9,7 @@ from emmy.codegen.expr import Code, add, div
 from emmy.codegen.families.blocks import Blocks, place_blocks
 from emmy.codegen.families.epilogue import Epilogue, Side
 from emmy.codegen.families.frame import Frame, Known, fits
-from emmy.codegen.families.ring import ring
+from emmy.codegen.families.ring import Multiply, Read, chained_ring, ring
 from emmy.codegen.families.rowscalars import RowScalars
 from emmy.codegen.families.staging import Stager, Tile
 from emmy.ir.kernel import Lit, X
@@ -39,6 +39,16 @@ class Contraction:
 
     def run(self, code: Code, products: Callable[[Code, X], None]) -> None:
         """The row scalars, then the ring; `products(code, slot)` adds one staged tile to the accumulators."""
+        stagers, count = self._set_up(code)
+        ring(code, stagers, self.stages, count, self.block_k, lambda inner, _, slot: products(inner, slot))
+
+    def run_chained(self, code: Code, steps: int, read: Read, multiply: Multiply) -> None:
+        """The same with tiles in steps, fragments read a step ahead of their products."""
+        stagers, count = self._set_up(code)
+        chained_ring(code, stagers, self.stages, count, self.block_k, steps, read, multiply)
+
+    def _set_up(self, code: Code) -> tuple[list[Stager], X]:
+        """Row scalars; what moves the tiles, and how many tiles there are."""
         self.scalars_m.compute(code)
         self.scalars_n.compute(code)
         b = self.blocks
@@ -49,8 +59,7 @@ class Contraction:
         for s in stagers:
             s.setup(code)
         total = div(add(self.f.total(self.v.k), self.block_k - 1), self.block_k)
-        count = total if isinstance(total, Lit) else code.let("k_tiles", total)
-        ring(code, stagers, self.stages, count, self.block_k, lambda inner, _, slot: products(inner, slot))
+        return stagers, total if isinstance(total, Lit) else code.let("k_tiles", total)
 
     def epilogue(self, width: int) -> Epilogue:
         b = self.blocks

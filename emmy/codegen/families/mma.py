@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from emmy.codegen.expr import TID, Code, add, div, elem, i32, lt, mod, mul
+from emmy.codegen.expr import TID, Code, add, div, elem, i32, mod, mul
 from emmy.codegen.families.contraction import Contraction
 from emmy.codegen.families.fragments import load_a, load_b
 from emmy.codegen.families.frame import Frame
@@ -106,7 +106,7 @@ class _Mma:
         self.warp_m, self.warp_n = self._warps(code)
         self.lane = code.let("lane", mod(TID, 32))
         self._accumulators(code)
-        self.x.run(code, self._products)
+        self.x.run_chained(code, c.steps, self._fragments, self._step)
         self._store(code)
         return self.f.kernel(self.x.buffers, self.x.blocks.grid, c.threads, 2 if c.threads <= 128 else 0)
 
@@ -125,16 +125,6 @@ class _Mma:
         self.acc = [code.declare(f"acc{k}", "f32", Lit(0.0, "f32"), fm * fn * 4) for k in range(len(self.v.sums))]
         self.frag_a = [code.declare("frag_a", "u32", count=2 * fm * 4) for _ in self.v.parts_a]
         self.frag_b = [code.declare("frag_b", "u32", count=2 * fn * 2) for _ in self.v.parts_b]
-
-    def _products(self, code: Code, slot: X) -> None:
-        """Every instruction step of one tile; fragments of the next step are read before this step's products."""
-        steps = self.c.steps
-        self._fragments(code, slot, i32(0), i32(0))
-        with code.loop("s", steps, unroll=0) as (body, s):
-            if steps > 1:
-                with body.when(lt(s, steps - 1)) as ahead:
-                    self._fragments(ahead, slot, add(s, 1), mod(add(s, 1), 2))
-            self._step(body, mod(s, 2))
 
     def _fragments(self, code: Code, slot: X, s: X, half: X) -> None:
         fm, fn = self.c.fragments

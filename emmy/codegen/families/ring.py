@@ -1,14 +1,22 @@
-"""A ring of shared tiles: tile t is used while tile t + d - 1 is on its way."""
+"""Rings of shared tiles: tile t is used while tile t + d - 1 is on its way.
+
+`ring` uses a tile between two barriers.  `chained_ring` reads fragments one step ahead of the products also across
+tiles, so that no warp waits for shared memory after the barrier (CUTLASS's multistage main loop has this order).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from emmy.codegen.expr import Code, add, compare, i32, lt, mul, select
+from emmy.codegen.expr import Code, add, compare, i32, lt, mod, mul, select
 from emmy.codegen.families.staging import Stager
-from emmy.ir.kernel import AsyncCommit, AsyncWait, X
+from emmy.errors import LoweringError
+from emmy.ir.kernel import AsyncCommit, AsyncWait, Var, X
 
 Use = Callable[[Code, X, X], None]
+# (code, slot, step, half): read the fragments of a step into one half of the registers
+Read = Callable[[Code, X, X, X], None]
+Multiply = Callable[[Code, X], None]
 
 
 def fetch(code: Code, stagers: Sequence[Stager], slot: X, k0: X) -> None:
@@ -32,11 +40,7 @@ def ring(
     if copies is None:
         copies = any(s.t.transport == "async" for s in stagers)
     ahead = stages - 1
-    for p in range(ahead):
-        with code.when(lt(p, count)) as first:
-            fetch(first, stagers, i32(p), i32(p * depth))
-        if copies:
-            code.emit(AsyncCommit())
+    _fill(code, stagers, ahead, count, depth, copies)
     if warm is not None:
         if copies:
             code.emit(AsyncWait(ahead - 1))
@@ -47,9 +51,7 @@ def ring(
         if copies:
             loop.emit(AsyncWait(ahead - 1))
         loop.barrier()
-        fill = loop.let("fill", select(compare("==", slot, 0), i32(stages - 1), add(slot, -1)))
-        coming = loop.let("coming", mul(add(t, ahead), depth))
-        more = lt(add(t, ahead), count)
+        fill, coming, more = _coming(loop, slot, t, stages, count, depth)
         with loop.when(more) as issue:
             for s in stagers:
                 s.issue(issue, fill, coming)
@@ -63,4 +65,70 @@ def ring(
         loop.assign(slot, select(compare("==", slot, stages - 1), i32(0), add(slot, 1)))
 
 
-__all__ = ["Use", "fetch", "ring"]
+def _fill(code: Code, stagers: Sequence[Stager], ahead: int, count: X, depth: int, copies: bool) -> None:
+    for p in range(ahead):
+        with code.when(lt(p, count)) as first:
+            fetch(first, stagers, i32(p), i32(p * depth))
+        if copies:
+            code.emit(AsyncCommit())
+
+
+def _coming(loop: Code, slot: X, t: X, stages: int, count: X, depth: int) -> tuple[Var, Var, X]:
+    """The buffer to refill, the first advancing index of the tile that goes there, and whether there is one."""
+    fill = loop.let("fill", select(compare("==", slot, 0), i32(stages - 1), add(slot, -1)))
+    coming = loop.let("coming", mul(add(t, stages - 1), depth))
+    return fill, coming, lt(add(t, stages - 1), count)
+
+
+def chained_ring(
+    code: Code, stagers: Sequence[Stager], stages: int, count: X, depth: int, steps: int, read: Read, multiply: Multiply,
+    staged: Callable[[Code, X], None] | None = None,
+) -> None:  # fmt: skip
+    """Every tile in `steps` (an even number) steps: `read` of step s + 1 goes before `multiply` of step s.
+
+    The last step of a tile passes the barrier first and reads step 0 of the next tile.  That barrier shows tile t + 1
+    and says that all have read tile t, whose buffer the copies of the next round refill.  Asynchronous copies are
+    spread over the other steps, and past the last tile they bring zeros: no branch parts the products.  `staged` is
+    called once a tile, where it may read the tile's buffer.
+    """
+    if steps % 2:
+        raise LoweringError(f"{steps} steps a tile", "take an even number, so that the halves of the registers alternate")
+    copying = [s for s in stagers if s.t.transport == "async"]
+    carried = [s for s in stagers if s.t.transport == "sync"]
+    arrive = [AsyncWait(stages - 2)] if copying else []
+    _fill(code, stagers, stages - 1, count, depth, bool(copying))
+    code.emit(*arrive)
+    code.barrier()
+    read(code, i32(0), i32(0), i32(0))
+    slot = code.declare("slot", "i32", i32(0))
+    with code.loop("t", count) as (loop, t):
+        fill, coming, more = _coming(loop, slot, t, stages, count, depth)
+        more = loop.let("more", more)
+        if carried:
+            with loop.when(more) as issue:
+                for s in carried:
+                    s.issue(issue, fill, coming)
+        for s in copying:
+            s.advance(loop, coming)
+        if staged is not None:
+            staged(loop, slot)
+        with loop.loop("s", steps - 1, unroll=0) as (c, step):
+            read(c, slot, add(step, 1), mod(add(step, 1), 2))
+            for s in copying:
+                s.issue_share(c, fill, coming, more, step, steps - 1)
+            multiply(c, mod(step, 2))
+        if copying:
+            loop.emit(AsyncCommit())
+        if carried:
+            with loop.when(more) as finish:
+                for s in carried:
+                    s.finish(finish, fill, coming)
+        following = loop.let("following", select(compare("==", slot, stages - 1), i32(0), add(slot, 1)))
+        loop.emit(*arrive)
+        loop.barrier()
+        read(loop, following, i32(0), i32(0))
+        multiply(loop, i32(1))
+        loop.assign(slot, following)
+
+
+__all__ = ["Use", "chained_ring", "fetch", "ring"]

@@ -23,7 +23,7 @@ from emmy.ir.dtype import DTYPES, register
 from emmy.ir.kernel import AsyncCopy, Buffer, Elem, Layout, Lit, LoadVector, StoreVector, Var, X
 from emmy.ir.loop import Ax, Load
 from emmy.ir.views.access import Side, vector_load, whole_chunks
-from emmy.ir.views.affine import affine
+from emmy.ir.views.affine import Affine, affine
 from emmy.ir.views.product import Part
 
 Rows = Callable[[Code, X], Known]
@@ -87,6 +87,8 @@ class Stager:
         self.buffer = tile.buffer
         self.raw: dict[Load, tuple[Var, int]] = {}
         self.rows: Var | None = None
+        self.apart: int | None = None
+        self.start: X = i32(0)
 
     @staticmethod
     def _fits(total: X, tile: int) -> bool:
@@ -99,6 +101,9 @@ class Stager:
         """(line, first element along the run, guard) of the thread's chunk in round i."""
         id = add(TID, mul(i, self.threads))
         guard = None if self.chunks % self.threads == 0 else lt(id, self.chunks)
+        if self.t.layout == self.t.run and self.threads % self.per_line == 0:
+            line = add(div(TID, self.per_line), mul(i, self.threads // self.per_line))
+            return line, mul(mod(TID, self.per_line), self.chunk), guard
         if self.t.layout == self.t.run:
             return div(id, self.per_line), mul(mod(id, self.per_line), self.chunk), guard
         return mod(id, self.lines), mul(div(id, self.lines), self.chunk), guard
@@ -125,19 +130,29 @@ class Stager:
                 self.raw[node] = (array, DTYPES[node.dtype].bytes * self.chunk)
 
     def _setup_async(self, code: Code) -> None:
-        """The offset that the own index makes, once a round: it stays while k advances."""
+        """The offset that stays while k advances: of round 0 where rounds lie a constant apart, else of each."""
         node = self.t.part.plain
         assert node is not None
         form = self.f.form(node)
         assert form is not None
         type = "i64" if self.f.wide(node.slot) else "i32"
-        self.rows = code.declare(f"{self.t.name}_base", type, count=self.rounds)
+        self.apart = self._apart(form)
+        count = self.rounds if self.apart is None else 1
+        self.rows = code.declare(f"{self.t.name}_base", type, count=count)
         rest = [a for a, _ in form.strides if a not in self.t.k]
-        with code.loop("i", self.rounds, unroll=0) as (c, i):
+        with code.loop("i", count, unroll=0) as (c, i):
             line, first, _ = self._where(i)
             own, _ = self._indices(line, first, i32(0))
             env = {**self.batch, **self.f.decode(own, self.t.own)}
             c.assign(elem(self.rows, i), self.f.offset(form, env, node.slot, rest))
+
+    def _apart(self, form: Affine) -> int | None:
+        """Elements of the operand between a thread's chunks of two rounds, where that is one number."""
+        if self.t.layout != self.t.run or self.threads % self.per_line:
+            return None
+        stride = merged_stride(form, self.t.own if self.t.run == "k" else self.t.k)
+        n = None if stride is None else static(self.f.count(stride))
+        return None if n is None else n * (self.threads // self.per_line)
 
     # -- the copies
 
@@ -154,26 +169,53 @@ class Stager:
             self._finish_sync(code, slot, k0)
 
     def _issue_async(self, code: Code, slot: X, k0: X) -> None:
+        self.advance(code, k0)
+        with code.loop("i", self.rounds, unroll=0) as (c, i):
+            self._copy(c, slot, k0, i, None)
+
+    def advance(self, code: Code, k0: X) -> None:
+        """Where the asynchronous copies of the tile that begins at k0 start, if rounds lie a constant apart."""
+        if self.apart is None:
+            return
+        assert self.rows is not None
+        line, first, _ = self._where(i32(0))
+        _, k = self._indices(line, first, k0)
+        self.start = code.let(f"{self.t.name}_start", add(elem(self.rows, 0), self._along(k, self.rows.type)))
+
+    def issue_share(self, code: Code, slot: X, k0: X, more: X, share: X, shares: int) -> None:
+        """One of `shares` equal parts of the asynchronous copies; zeros arrive where `more` is false."""
+        each = -(-self.rounds // shares)
+        with code.loop("i", each, unroll=0) as (outer, r):
+            i = add(mul(share, each), r)
+            with outer.when(None if self.rounds % each == 0 and self.rounds // each == shares else lt(i, self.rounds)) as c:
+                self._copy(c, slot, k0, i, more)
+
+    def _along(self, k: X, type: str) -> X:
+        """The part of the plain operand's offset that the summed index makes."""
         node = self.t.part.plain
-        assert node is not None and self.rows is not None
+        assert node is not None
         form = self.f.form(node)
         assert form is not None
         stride = merged_stride(form, self.t.k)
-        with code.loop("i", self.rounds, unroll=0) as (outer, i):
-            line, first, guard = self._where(i)
-            own, k = self._indices(line, first, k0)
-            with outer.when(guard) as c:
-                start: X = elem(self.rows, i)
-                if stride is not None:
-                    start = add(start, mul(convert(k, start.type), convert(self.f.count(stride), start.type)))
-                else:
-                    env = self.f.decode(k, self.t.k)
-                    start = add(start, self.f.offset(form, env, node.slot, self.t.k, base=False))
-                inside = both(
-                    None if self.own_fits else lt(own, self.own_total), None if self.k_fits else lt(k, self.k_total)
-                )
-                dst = shared_at(self.buffer, slot, line, first)
-                c.emit(AsyncCopy(dst, self.f.at(node.slot, start), 16, inside))
+        if stride is not None:
+            return mul(convert(k, type), convert(self.f.count(stride), type))
+        return self.f.offset(form, self.f.decode(k, self.t.k), node.slot, self.t.k, base=False)
+
+    def _copy(self, code: Code, slot: X, k0: X, i: X, more: X | None) -> None:
+        node = self.t.part.plain
+        assert node is not None and self.rows is not None
+        line, first, guard = self._where(i)
+        own, k = self._indices(line, first, k0)
+        with code.when(guard) as c:
+            if self.apart is not None:
+                start = add(self.start, convert(mul(i, self.apart), self.start.type))
+            else:
+                start = add(elem(self.rows, i), self._along(k, self.rows.type))
+            inside = both(
+                None if self.own_fits else lt(own, self.own_total), None if self.k_fits else lt(k, self.k_total)
+            )
+            dst = shared_at(self.buffer, slot, line, first)
+            c.emit(AsyncCopy(dst, self.f.at(node.slot, start), 16, both(more, inside)))
 
     def _start(self, line: X, first: X, k0: X) -> tuple[X, X]:
         """Linear (own, k) of the chunk, moved inside the operand where it lies outside."""
