@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from egglog import bindings
 
 from emmy.errors import EmmyError
 
-Sexp = str | list["Sexp"]  # type: ignore[misc]
+Sexp = str | list["Sexp"]
 _SPAN: Final = bindings.EgglogSpan(bindings.SrcFile(None, ""), 0, 0)
 _TOKEN: Final = re.compile(r'"[^"]*"|[()]|[^\s()]+')
 
@@ -257,6 +258,16 @@ class Frozen:
         graph = self.egg.graph
         return {"i64": graph.value_to_i64, "String": graph.value_to_string}.get(sort)
 
+    def made(self) -> Counter[str]:
+        """How many e-nodes each rule built first (those of sorts with provenance)."""
+        counts: Counter[str] = Counter()
+        for name, signature in self.egg.signatures.items():
+            if name.startswith("by_") and signature.output == "String":
+                counts.update(row[-1] for row in self.rows(name))
+        return counts
+
     def size(self) -> int:
         """E-nodes: rows of all constructors."""
-        return sum(len(self.functions[n].rows) for n, s in self.egg.signatures.items() if s.constructor and n in self.functions)
+        return sum(
+            len(self.functions[n].rows) for n, s in self.egg.signatures.items() if s.constructor and n in self.functions
+        )

@@ -7,7 +7,7 @@ for a body keeps its slots, so that the two are interchangeable under one list o
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ class LoopStats:
     improved: int = 0
     enodes: int = 0
     batches: int = 0
+    made: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -66,10 +67,20 @@ class LoopGraph:
             if (now := egg.freeze().size()) == size:
                 break
             size = now
-            for ruleset, saturate in (("free", True), ("mark", True), ("factor", False), ("free", True), ("mark", True), ("moments", False), ("twist", False)):
+            for ruleset, saturate in (
+                ("free", True),
+                ("mark", True),
+                ("factor", False),
+                ("free", True),
+                ("mark", True),
+                ("moments", False),
+                ("twist", False),
+            ):
                 egg.run(ruleset, saturate=saturate)
         choose = _Extraction(egg, batch)
-        self.stats.enodes += egg.freeze().size()
+        frozen = egg.freeze()
+        self.stats.enodes += frozen.size()
+        self.stats.made.update(frozen.made())
         self.stats.batches += 1
         for b in bodies:
             found = [choose.best(o.value) for o in b.outs]
@@ -218,7 +229,9 @@ class _Extraction:
             nodes.append((o, (x, y), *_loop(t), lambda c, d=d, t=t: online(_axis(t), c[0], c[1], d.strip("-"))))  # type: ignore[misc]
         self._solve(nodes)
 
-    def _solve(self, nodes: list[tuple[object, tuple[object, ...], float, float, Callable[[list[Expr]], Expr]]]) -> None:
+    def _solve(
+        self, nodes: list[tuple[object, tuple[object, ...], float, float, Callable[[list[Expr]], Expr]]]
+    ) -> None:
         users: dict[object, list[int]] = defaultdict(list)
         waiting = [len(set(n[1])) for n in nodes]
         for i, n in enumerate(nodes):
@@ -264,4 +277,3 @@ def _operation(f: str, args: list[Expr]) -> Expr:
 def _fold(kind: str, axis: str, args: list[Expr]) -> Expr:
     name, _, operand = kind.partition(":")
     return fold(name, _axis(axis), args[0], operand)
-

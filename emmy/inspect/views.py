@@ -127,50 +127,61 @@ def _algebra_rules() -> frozenset[str]:
 
 
 def rule_counts(s: Saturation) -> Counter[str]:
-    """How many e-nodes each rule of the model e-graph made; for rules that ask for launches, how many launches."""
-    fired: Counter[str] = Counter()
-    frozen = s.model.egg.freeze()
-    for name in s.model.egg.signatures:
-        if name.startswith("by_"):
-            for row in frozen.rows(name):
-                fired[row[-1]] += 1
+    """How many e-nodes each rule of the model and loop e-graphs made; for rules that ask for launches, how many."""
     made = Counter(l.rule for l in s.model.launches)
-    return Counter({**made, **fired})
+    return Counter({**made, **s.model.loop_stats.made, **s.model.egg.freeze().made()})
 
 
 def report_lines(s: Saturation) -> list[str]:
-    """Every rule with what became of it: fired (how often), refused (reason), or held; then every launch's evidence."""
-    fired = rule_counts(s)
-    lines = []
+    """Every rule with what became of it: fired (how often), refused (reason), or held; then rows and launches."""
+    return [*_rule_lines(s), *_family_lines(s), *_launch_lines(s)]
+
+
+def _rule_lines(s: Saturation) -> list[str]:
+    fired, refused = rule_counts(s), s.model.refusals
+    lines: list[str] = []
+    named: set[str] = set()
     for path in sorted(rulesets().glob("*/*.egg")):
         for rule in rules_in(path):
-            if rule.numerics == "analysis":
-                continue
+            named.add(rule.name)
             where = f"{path.parent.name}/{rule.name} [{rule.numerics}]"
             if rule.name in s.options.held:
                 lines.append(f"{where}: held")
-                continue
-            count = fired.get(rule.name, 0)
-            if count:
-                lines.append(f"{where}: fired {count}")
-            for (refused, reason), n in sorted(s.model.refusals.items()):
-                if refused == rule.name:
-                    lines.append(f"{where}: refused {n}: {reason}")
-    for (refused, reason), n in sorted(s.model.refusals.items()):
-        lines.append(f"decision {refused}: refused {n}: {reason}")
-    for (body, family, row), reason in sorted(s.selection.refused.items()):
-        lines.append(f"row {family} {row} of body {body}: refused: {reason}")
+            elif fired[rule.name] and rule.numerics != "analysis":
+                lines.append(f"{where}: fired {fired[rule.name]}")
+            lines += [f"{where}: refused {n}: {why}" for (name, why), n in sorted(refused.items()) if name == rule.name]
+    return lines + [
+        f"decision {name}: refused {n}: {why}" for (name, why), n in sorted(refused.items()) if name not in named
+    ]
+
+
+def _family_lines(s: Saturation) -> list[str]:
+    """Which bodies a family schedules, and why it declines the others."""
+    rows, bodies = Counter[str](), Counter[str]()
+    for found in s.selection.rows.values():
+        rows.update(r.family for r in found)
+        bodies.update({r.family for r in found})
+    declined = Counter((f, why) for reasons in s.selection.declined.values() for f, why in reasons.items())
+    return [
+        *(f"family {f}: {n} rows of {bodies[f]} bodies" for f, n in sorted(rows.items())),
+        *(f"family {f}: refused {n} bodies: {why}" for (f, why), n in sorted(declined.items())),
+    ]
+
+
+def _launch_lines(s: Saturation) -> list[str]:
+    lines = [
+        f"row {family} {row} of body {body}: refused: {reason}"
+        for (body, family, row), reason in sorted(s.selection.refused.items())
+    ]
     for c in s.launches:
         d = c.priced.decision
         runner = f"; runner-up {d.runner_up} {d.runner_up_cost * 1e6:.2f} us" if d.runner_up else ""
         when = "at build" if c.at_build else f"{d.cost * 1e6:.2f} us {d.tier}"
-        lines.append(
-            f"launch {c.name}: {c.priced.scheduled.family} {d.row}: {when}, {c.priced.alternatives} rows{runner}"
-        )
+        family = c.priced.scheduled.family
+        lines.append(f"launch {c.name}: {family} {d.row}: {when}, {c.priced.alternatives} rows{runner}")
     for o in s.opaque:
-        lines.append(
-            f"opaque {o.node.name}: {o.node.op} runs in PyTorch: {o.call.reason} ({o.node.source or 'no source line'})"
-        )
+        line = o.node.source or "no source line"
+        lines.append(f"opaque {o.node.name}: {o.node.op} runs in PyTorch: {o.call.reason} ({line})")
     return lines
 
 
