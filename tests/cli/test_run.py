@@ -58,3 +58,91 @@ def test_other_values_of_the_inputs_are_right_too(emmy: Emmy) -> None:
 def test_an_updated_cache_is_an_output(emmy: Emmy) -> None:
     done = emmy("run", "-c", "x=torch.randn(8); y=torch.randn(8); x.add_(y)", "--json")
     assert done.code == 0 and json.loads(done.out)["ok"]
+
+
+class OnCpu:
+    """An executable whose kernels are eager operations, off by `error` in the first result's first element."""
+
+    error = 0.0
+
+    def __init__(self, program, plan, *, poison) -> None:
+        import torch
+
+        self.program, self.device = program, torch.device("cpu")
+        self.module = self
+        self.state = dict(program.weights)
+
+    def run_flat(self, tensors):
+        from emmy.frontend.reference import interpret
+
+        values = interpret(self.program.graph, self.program.weights, tensors)
+        returned = [v for v, o in zip(values, self.program.graph.outputs, strict=True) if not o.mutates]
+        returned[0].view(-1)[0] += self.error
+        return tuple(returned)
+
+    def close(self) -> None:
+        pass
+
+
+def timed(**microseconds: float):
+    from emmy.runtime.bench import summary
+
+    def measure(calls, *, cold, rounds):
+        for call in calls.values():
+            call()
+        l2 = "cold" if cold else "warm"
+        return {n: summary(n, [microseconds[n] * 1e-6] * rounds, l2, "graph") for n in calls}
+
+    return measure
+
+
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> type[OnCpu]:
+    class Double(OnCpu):
+        pass
+
+    monkeypatch.setattr("emmy.executable.Executable", Double)
+    monkeypatch.setattr("emmy.cli.run._require_gpu", lambda: None)
+    monkeypatch.setattr("emmy.runtime.bench.measure", timed(eager=20.0, emmy=10.0))
+    return Double
+
+
+SMALL = ("-c", NORM, "--target", "sm_89", "--no-check")
+
+
+def test_right_values_give_0_and_a_line_an_output(emmy: Emmy, on_cpu) -> None:
+    done = emmy("run", *SMALL)
+    assert done.code == 0
+    assert "rms_norm: ok: f32 x 256" in done.out and "k_rms_norm" in done.out
+    assert "median us" not in done.out
+
+
+def test_wrong_values_give_1_and_name_the_output(emmy: Emmy, on_cpu) -> None:
+    on_cpu.error = 0.5
+    done = emmy("run", *SMALL)
+    assert done.code == 1 and "rms_norm: WRONG" in done.out and "not accepted" in done.out
+    assert "wrong values in rms_norm" in done.err
+
+
+def test_times_are_beside_each_other(emmy: Emmy, on_cpu) -> None:
+    done = emmy("run", "--bench", "--repeats", "7", *SMALL)
+    rows = {line.split()[0]: line.split()[1:] for line in done.out.splitlines() if line[:5] in ("eager", "emmy ")}
+    assert rows["eager"][0] == "20.00" and rows["eager"][3] == "2.00x" and rows["emmy"][3] == "1.00x"
+    assert rows["emmy"][4:] == ["cold,", "graph"]
+
+
+def test_being_slower_is_a_finding_only_where_it_was_asked_for(emmy: Emmy, on_cpu, monkeypatch) -> None:
+    monkeypatch.setattr("emmy.runtime.bench.measure", timed(eager=9.0, emmy=10.0))
+    assert emmy("run", "--bench", *SMALL).code == 0
+    strict = emmy("run", "--bench", "--strict", *SMALL)
+    assert strict.code == 1 and "slower than eager" in strict.err
+    monkeypatch.setattr("emmy.runtime.bench.measure", timed(eager=11.0, emmy=10.0))
+    assert emmy("run", "--bench", "--strict", *SMALL).code == 0
+
+
+def test_json_holds_values_times_and_kernels(emmy: Emmy, on_cpu) -> None:
+    result = json.loads(emmy("run", "--bench", "--warm", "--json", *SMALL).out)
+    assert result["ok"] and [o["name"] for o in result["outputs"]] == ["rms_norm"]
+    assert result["timings"]["eager"]["median_us"] == pytest.approx(20.0)
+    assert result["timings"]["emmy"]["l2"] == "warm" and result["slower_than"] == ""
+    assert [k["name"] for k in result["kernels"]] == ["k_rms_norm"]
