@@ -14,8 +14,10 @@ from emmy.codegen.families.mma import lower_mma
 from emmy.codegen.families.tile import lower_tile
 from emmy.codegen.scalar import Scalars
 from emmy.egraph.schedule import schedule_rows
-from emmy.ir.kernel import Kernel
-from emmy.ir.loop import Body, size
+from emmy.ir.build import scalar
+from emmy.ir.kernel import For, Kernel
+from emmy.ir.loop import Body, Out, Tensor, ax, const, fold, load, size
+from emmy.ir.normal import normalize
 from emmy.ir.schedule import Row
 from emmy.ir.target import target
 from tests import bodies as B
@@ -114,6 +116,27 @@ def test_integer_valued_products_are_exact() -> None:
     given = [check.operand(t, {}, rng).astype(np.float32) for t in body.slots]
     given = [np.clip(np.round(g), -2, 2).astype(host_cuda.NUMPY["bf16"]) for g in given]
     assert check.error(body, mma(body, MMA_ROWS[0]), {}, given) == 0.0
+
+
+def normalized(m: int, n: int, k: int) -> Body:
+    """A product whose left operand is staged as it is, scaled by the mean square of the operand's row."""
+    i, j, r = ax("i", m), ax("j", n), ax("r", k)
+    x = load(0, (i, r), "bf16")
+    mean = scalar("div", fold("sum", r, scalar("mul", x, x)), const(float(k), "f32"))
+    total = fold("sum", r, scalar("mul", x, load(1, (j, r), "bf16")), "bf16")
+    slots = [Tensor("bf16", (const(a), const(k))) for a in (m, n)]
+    value = scalar("mul", total, scalar("rsqrt", scalar("add", mean, const(1e-6, "f32"))))
+    return normalize([Out((i, j), (i, j), value, Tensor("bf16", (const(m), const(n))))], slots)[0]
+
+
+@host
+@pytest.mark.parametrize("row", MMA_ROWS)
+@pytest.mark.parametrize("body", [normalized(70, 40, 128), normalized(33, 24, 72), normalized(20, 24, 45),
+                                  B.rms_linear(33, 40, 65), B.rms_linear(33, 40, 72)])  # fmt: skip
+def test_statistics_come_from_the_staged_tiles(body: Body, row: str) -> None:
+    kernel = mma(body, row)
+    assert not any(isinstance(s, For) and s.var.name == "row" for s in kernel.body), "a pass over the rows is left"
+    assert check.error(body, kernel) < TOLERANCE
 
 
 @host

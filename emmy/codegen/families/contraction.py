@@ -12,6 +12,7 @@ from emmy.codegen.families.frame import Frame, Known, fits
 from emmy.codegen.families.ring import Multiply, Read, chained_ring, ring
 from emmy.codegen.families.rowscalars import RowScalars
 from emmy.codegen.families.staging import Stager, Tile
+from emmy.codegen.families.statistics import Statistics, gathered
 from emmy.ir.kernel import Lit, X
 from emmy.ir.views.contraction_view import ContractionView
 from emmy.ir.views.product import top_folds
@@ -44,22 +45,35 @@ class Contraction:
 
     def run_chained(self, code: Code, steps: int, read: Read, multiply: Multiply) -> None:
         """The same with tiles in steps, fragments read a step ahead of their products."""
-        stagers, count = self._set_up(code)
+        stagers, count = self._set_up(code, gather=True)
         chained_ring(code, stagers, self.stages, count, self.block_k, steps, read, multiply)
 
-    def _set_up(self, code: Code) -> tuple[list[Stager], X]:
+    def _set_up(self, code: Code, gather: bool = False) -> tuple[list[Stager], X]:
         """Row scalars; what moves the tiles, and how many tiles there are."""
-        self.scalars_m.compute(code)
-        self.scalars_n.compute(code)
         b = self.blocks
         stagers = [Stager(self.f, t, self.threads, b.m0, b.batch, self.scalars_m.of(t.part.scalars)) for t in self.left]
         stagers += [
             Stager(self.f, t, self.threads, b.n0, b.batch, self.scalars_n.of(t.part.scalars)) for t in self.right
         ]
+        if gather:
+            for s in stagers:
+                self._gather(s, self.scalars_m if s.t.own == self.v.m else self.scalars_n)
+        self.scalars_m.compute(code)
+        self.scalars_n.compute(code)
         for s in stagers:
             s.setup(code)
         total = div(add(self.f.total(self.v.k), self.block_k - 1), self.block_k)
         return stagers, total if isinstance(total, Lit) else code.let("k_tiles", total)
+
+    def _gather(self, stager: Stager, scalars: RowScalars) -> None:
+        """Let a part's tiles give the row scalars that only the results use."""
+        early = [s for t in (*self.left, *self.right) for s in t.part.scalars]
+        folds = [
+            s for s in gathered(scalars, stager.t.part, stager.t.own, self.v.k, early) if s not in scalars.gathered
+        ]  # fmt: skip
+        if folds and stager.steady:
+            stager.statistics = Statistics(self.f, folds, scalars)
+            scalars.gathered.update(folds)
 
     def epilogue(self, width: int) -> Epilogue:
         b = self.blocks

@@ -81,15 +81,13 @@ def _coming(loop: Code, slot: X, t: X, stages: int, count: X, depth: int) -> tup
 
 
 def chained_ring(
-    code: Code, stagers: Sequence[Stager], stages: int, count: X, depth: int, steps: int, read: Read, multiply: Multiply,
-    staged: Callable[[Code, X], None] | None = None,
+    code: Code, stagers: Sequence[Stager], stages: int, count: X, depth: int, steps: int, read: Read, multiply: Multiply
 ) -> None:  # fmt: skip
     """Every tile in `steps` (an even number) steps: `read` of step s + 1 goes before `multiply` of step s.
 
     The last step of a tile passes the barrier first and reads step 0 of the next tile.  That barrier shows tile t + 1
     and says that all have read tile t, whose buffer the copies of the next round refill.  Asynchronous copies are
-    spread over the other steps, and past the last tile they bring zeros: no branch parts the products.  `staged` is
-    called once a tile, where it may read the tile's buffer.
+    spread over the other steps, and past the last tile they bring zeros: no branch parts the products.
     """
     if steps % 2:
         raise LoweringError(f"{steps} steps a tile", "take an even number, so that the halves of the registers alternate")
@@ -110,8 +108,8 @@ def chained_ring(
                     s.issue(issue, fill, coming)
         for s in copying:
             s.advance(loop, coming)
-        if staged is not None:
-            staged(loop, slot)
+        for s in copying:
+            s.gather(loop, slot, mul(t, depth))
         with loop.loop("s", steps - 1, unroll=0) as (c, step):
             read(c, slot, add(step, 1), mod(add(step, 1), 2))
             for s in copying:
@@ -129,6 +127,10 @@ def chained_ring(
         read(loop, following, i32(0), i32(0))
         multiply(loop, i32(1))
         loop.assign(slot, following)
+    for s in stagers:
+        s.settle(code)
+    if any(s.statistics is not None for s in stagers):
+        code.barrier()
 
 
 __all__ = ["Use", "chained_ring", "fetch", "ring"]

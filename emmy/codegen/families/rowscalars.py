@@ -52,11 +52,13 @@ class RowScalars:
             count = rows if s.free & set(own) else 1
             self.buffers[s] = Buffer(frame.scalars.names.fresh(f"{name}_scalar{n}"), "f32", (count,))
         self.total = frame.total(own)
+        self.gathered: set[Expr] = set()  # computed elsewhere, from the staged tiles
 
     def compute(self, code: Code) -> None:
         for s in self.scalars:
-            self._one(code, s)
-            code.barrier()
+            if s not in self.gathered:
+                self._one(code, s)
+                code.barrier()
 
     def at(self, code: Code, row: X, only: Collection[Expr]) -> Known:
         """The scalars among `only` of the block's row `row`, read from shared memory."""

@@ -19,12 +19,13 @@ from emmy.codegen.expr import (
     TID, Code, add, both, convert, div, elem, i32, lt, mod, mul, select, shared_at,
 )  # fmt: skip
 from emmy.codegen.families.frame import Env, Frame, Known, clamp, merged_stride, static
+from emmy.codegen.families.statistics import Statistics
 from emmy.ir.dtype import DTYPES, register
 from emmy.ir.kernel import AsyncCopy, Buffer, Elem, Layout, Lit, LoadVector, StoreVector, Var, X
-from emmy.ir.loop import Ax, Load
+from emmy.ir.loop import Ax, Expr, Load
 from emmy.ir.views.access import Side, vector_load, whole_chunks
 from emmy.ir.views.affine import Affine, affine
-from emmy.ir.views.product import Part
+from emmy.ir.views.product import Part, outside_folds
 
 Rows = Callable[[Code, X], Known]
 
@@ -65,8 +66,11 @@ class Tile:
 class Stager:
     """Emits the copies of one tile.  `own0` is the first own index of the block, `batch` the batch axes' values.
 
-    Past the end of k a tile holds zeros; past the end of own it holds anything, zeros with `zero_own`.
+    Past the end of k a tile holds zeros; past the end of own it holds anything, zeros with `zero_own`.  `statistics`
+    see every element that is staged.
     """
+
+    statistics: Statistics | None = None
 
     def __init__(
         self, frame: Frame, tile: Tile, threads: int, own0: X, batch: Env, scalars: Rows, zero_own: bool = False
@@ -95,6 +99,12 @@ class Stager:
         n = static(total)
         return n is not None and n % tile == 0
 
+    @property
+    def steady(self) -> bool:
+        """True when a thread moves chunks of the same rows in every tile, and the threads of a row are neighbours."""
+        n = self.per_line
+        return self.t.run == "k" == self.t.layout and self.threads % n == 0 and n <= 32 and n & (n - 1) == 0
+
     # -- where thread and round are
 
     def _where(self, i: X) -> tuple[X, X, X | None]:
@@ -117,6 +127,8 @@ class Stager:
     # -- set-up before the loop over k
 
     def setup(self, code: Code) -> None:
+        if self.statistics is not None:
+            self.statistics.declare(code, self.rounds)
         if self.t.transport == "async":
             self._setup_async(code)
             return
@@ -250,6 +262,30 @@ class Stager:
                         place = self.f.at(node.slot, add(start, p))
                         c.emit(LoadVector(array.name, add(mul(i, self.chunk), p), piece, place))
 
+    def gather(self, code: Code, slot: X, k0: X) -> None:
+        """Show the statistics this thread's chunks of a tile that asynchronous copies brought."""
+        node = self.t.part.plain
+        if self.statistics is None or self.t.transport != "async":
+            return
+        assert node is not None
+        with code.loop("i", self.rounds, unroll=0) as (outer, i):
+            line, first, guard = self._where(i)
+            with outer.when(guard) as c:
+                chunk = c.declare(f"{self.t.name}_chunk", self.t.dtype, count=self.chunk)
+                c.emit(LoadVector(chunk.name, i32(0), self.chunk, shared_at(self.buffer, slot, line, first)))
+                own, k = self._start(line, first, k0)
+                env = self._env(own, k)
+                for e in range(self.chunk):
+                    point = {**env, self.t.k[-1]: add(env[self.t.k[-1]], e)}
+                    held = {node: convert(elem(chunk, e), register(node.dtype))}
+                    inside = None if self.k_fits else lt(add(k0, first, e), self.k_total)
+                    self.statistics.take(c, i, point, held, inside)
+
+    def settle(self, code: Code) -> None:
+        """After the last tile: the statistics of the block's rows."""
+        if self.statistics is not None:
+            self.statistics.finish(code, self.rounds, self.threads, self.per_line, self.lines)
+
     def _finish_sync(self, code: Code, slot: X, k0: X) -> None:
         packed = code.declare(f"{self.t.name}_pack", self.t.dtype, count=self.chunk)
         whole = whole_chunks(self.t.k if self.t.run == "k" else self.t.own, self.chunk)
@@ -279,6 +315,11 @@ class Stager:
         known = dict(scalars)
         for node, (array, _) in self.raw.items():
             known[node] = convert(Elem(array.name, add(mul(i, self.chunk), e), array.type), register(node.dtype))
+        if self.statistics is not None:
+            within = None if self.k_fits else lt(self._indices(line, add(first, e), k0)[1], self.k_total)
+            held = known if self.raw else self._held(c, env)
+            known.update(held)
+            self.statistics.take(c, i, env, held, within)
         value = self.f.value(c, self.t.part.value, env, known)
         own, at = self._indices(line, add(first, e), k0)
         inside = both(
@@ -286,6 +327,12 @@ class Stager:
             None if self.own_fits or not self.zero_own else lt(own, self.own_total),
         )
         return value if inside is None else select(inside, value, Lit(0.0, value.type))
+
+    def _held(self, c: Code, env: Env) -> dict[Expr, X]:
+        """The statistics' loads at a point, read once for them and for the part."""
+        assert self.statistics is not None
+        nodes = dict.fromkeys(n for s in self.statistics.folds for n in outside_folds(s.body) if isinstance(n, Load))
+        return {n: self.f.value(c, n, env, {}) for n in nodes}
 
     def _store(self, c: Code, packed: Var, slot: X, line: X, first: X) -> None:
         if self.t.layout == self.t.run:
