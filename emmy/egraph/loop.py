@@ -188,7 +188,8 @@ def _free_rule(n: int) -> str:
     names = " ".join(f"v{j}" for j in range(n))
     value = f"(set-of {names})" if n else "(set-empty)"
     relation = f"(relation rFree{n} (i64{' String' * n}))"
-    return f'{relation}(rule ((rFree{n} i {names}) (= x (enode i))) ((set (fv x) {value})) :ruleset load :name "free-leaf-{n}")'
+    rule = f"(rule ((rFree{n} i {names}) (= x (enode i))) ((set (fv x) {value}))"
+    return f'{relation}{rule} :ruleset load :name "free-leaf-{n}")'
 
 
 _LOAD_RULES = """
@@ -198,10 +199,13 @@ _LOAD_RULES = """
 (rule ((rLeaf i s)) ((set (enode i) (Leaf s))) :ruleset load :name "source-leaf")
 (rule ((rF1 i f a) (= x (enode a))) ((set (enode i) (F1 f x))) :ruleset load :name "source-f1")
 (rule ((rF2 i f a b) (= x (enode a)) (= y (enode b))) ((set (enode i) (F2 f x y))) :ruleset load :name "source-f2")
-(rule ((rF3 i f a b c) (= x (enode a)) (= y (enode b)) (= z (enode c))) ((set (enode i) (F3 f x y z))) :ruleset load :name "source-f3")
+(rule ((rF3 i f a b c) (= x (enode a)) (= y (enode b)) (= z (enode c))) ((set (enode i) (F3 f x y z)))
+  :ruleset load :name "source-f3")
 (rule ((rFold i k t a) (= x (enode a))) ((set (enode i) (Fold k t x))) :ruleset load :name "source-fold")
-(rule ((rPrefix i k t p a) (= x (enode a)) (= q (enode p))) ((set (enode i) (Prefix k t q x))) :ruleset load :name "source-prefix")
-(rule ((rOnline i o t a b) (= x (enode a)) (= y (enode b))) ((set (enode i) (Online o t x y))) :ruleset load :name "source-online")
+(rule ((rPrefix i k t p a) (= x (enode a)) (= q (enode p))) ((set (enode i) (Prefix k t q x)))
+  :ruleset load :name "source-prefix")
+(rule ((rOnline i o t a b) (= x (enode a)) (= y (enode b))) ((set (enode i) (Online o t x y)))
+  :ruleset load :name "source-online")
 (set (fv (Leaf "(f32 1.0)")) (set-empty))
 """
 
