@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 FRONTIER = 4  # tensors read across a cut: 2^4 demanded subsets at most
 PIECE = 60  # candidates: below this a region is not cut at a frontier of several tensors
 
+# Exchanges that a greedy plan may try before the solver takes over; none when there is no time.
+EXCHANGES = 400
+
 Demand = frozenset[int]
 Memo = dict[tuple[object, ...], "Answer"]  # region up to renaming -> its plan
 
@@ -136,9 +139,10 @@ class Solver:
         return Option(reads, plan, answer.cost, answer.bound, answer.proved)
 
     def _answer(self, candidates: list[Candidate], available: Demand, wanted: Demand) -> Answer:
-        start = greedy(candidates, available, wanted)
+        hurried = time.monotonic() >= self.deadline
+        start = greedy(candidates, available, wanted, 0 if hurried else EXCHANGES)
         plan, bound, proved = start, 0.0, False
-        if time.monotonic() < self.deadline:
+        if not hurried:
             plan, bound, proved = ilp.solve(candidates, available, wanted, start, self.deadline)
         cost = sum(c.cost for c in plan)
         chosen = {c.id for c in plan}

@@ -10,11 +10,13 @@ Modules are compiled in eval mode.
 from __future__ import annotations
 
 import ast
+import hashlib
 import inspect
 import linecache
 import re
 import sys
 import traceback
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -56,7 +58,7 @@ def load_code(code: str) -> Program:
             f"-c: the last line is no expression: {ast.unparse(last) if last is not None else code!r}",
             "end with the call to compile, as in 'x=torch.randn(8); torch.exp(x)'",
         )
-    scope: dict[str, Any] = {"torch": torch, "nn": nn, "F": functional, "__name__": "__main__"}
+    scope = _scope(code)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         _run(compile(ast.Module(tree.body[:-1], []), FILENAME, "exec"), scope)
@@ -80,6 +82,14 @@ def _settle(module: nn.Module, args: tuple[Any, ...]) -> None:
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module(*args)
+
+
+def _scope(code: str) -> dict[str, Any]:
+    """The names that the code sees: those of a module of its own, where `torch.compile` finds its globals."""
+    name = f"emmy_code_{hashlib.sha256(code.encode()).hexdigest()[:12]}"
+    module = sys.modules[name] = types.ModuleType(name)
+    module.__dict__.update(torch=torch, nn=nn, F=functional)
+    return module.__dict__
 
 
 def _parse(code: str) -> ast.Module:
