@@ -65,12 +65,12 @@ def number(egg: Egg, shapes: Shapes) -> Numbering:
     order = {by_value[v]: o for v, o in frozen.rows("ord") if v in by_value}
     tensors = {i: Tensor("f32" if dtype[i] == "weak" else dtype[i], shape[i]) for i in shape}
     prims, rules = _prims(frozen, by_value, shapes)
-    order = settle(prims, order)
+    order = settle(prims, order, {by_value[v] for _, v in frozen.rows("Input")})
     _load_facts(egg, prims, order)
     return Numbering(tensors, order, prims, numbers, rules)
 
 
-def settle(prims: Iterable[Prim], order: Mapping[int, int]) -> dict[int, int]:
+def settle(prims: Iterable[Prim], order: Mapping[int, int], inputs: Iterable[int]) -> dict[int, int]:
     """Positions in which every class that rows can make has a row whose operands all come before it.
 
     A rule spaces its nodes between its operands and its result, but the result may move down afterwards (it merges with
@@ -78,16 +78,13 @@ def settle(prims: Iterable[Prim], order: Mapping[int, int]) -> dict[int, int]:
     """
     readers: dict[int, list[Prim]] = defaultdict(list)
     waiting: dict[int, int] = {}
-    made: set[int] = set()
-    queue: list[tuple[int, int]] = []
+    queue = [(order[t], t) for t in inputs]
     for p in prims:
-        made.add(p.result)
         waiting[p.id] = len(set(p.operands))
         for x in set(p.operands):
             readers[x].append(p)
         if not p.operands:
             queue.append((order[p.result], p.result))
-    queue += [(o, t) for t, o in order.items() if t not in made]
     heapq.heapify(queue)
     settled: dict[int, int] = {}
     while queue:
