@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from emmy.cli.options import Opt
+
+if TYPE_CHECKING:
+    from emmy.runtime.doctor import Check
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ def doctor_command(o: DoctorOptions) -> None:
         raise typer.Exit(1)
 
 
-def _table(checks: list) -> None:  # type: ignore[type-arg]
+def _table(checks: Sequence[Check]) -> None:
     from rich.console import Console
     from rich.table import Table
 
