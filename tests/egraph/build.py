@@ -16,6 +16,7 @@ import numpy as np
 
 from emmy.egraph.fusion import Launch
 from emmy.egraph.model import Limits, ModelGraph, saturate
+from emmy.ir.dtype import DTYPES, is_float
 from emmy.ir.evaluate import evaluate
 from emmy.ir.lift import lift
 from emmy.ir.loop import Body, Expr, Fold, Online, Scan, Tensor, const
@@ -110,8 +111,8 @@ def agree(found: Array, expected: Array, what: str, tolerance: float = 1e-9) -> 
         np.testing.assert_array_equal(found, expected, err_msg=what)
         return
     finite = np.abs(expected[np.isfinite(expected)])
-    scale = float(finite.max()) if finite.size else 1.0
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance * max(scale, 1e-300), err_msg=what)
+    scale = max(1.0, float(finite.max(initial=0.0)))
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance * scale, err_msg=what)
 
 
 @dataclass(frozen=True)
@@ -177,15 +178,22 @@ def _random_plan(model: ModelGraph, made: Mapping[int, list[Launch]], rng: rando
 
 def execute(
     model: ModelGraph, steps: Sequence[Step], arrays: Sequence[Array], sizes: Mapping[str, int] | None = None,
-    rounding: bool = False,
+    rounding: bool = False, noise: np.random.Generator | None = None,
 ) -> list[Array]:  # fmt: skip
-    """Outputs of a plan.  With `rounding` in f32, each store rounded to its type."""
+    """Outputs of a plan.  With `rounding` in f32, each store rounded to its type; with `noise` over the reals, each
+    stored value off by up to the rounding error of its type."""
     found = bind(model, arrays)
     for s in steps:
         dtype = np.float32 if rounding else np.float64
         made = evaluate(s.body, [found[x] for x in s.launch.operands], sizes, rounding=rounding, dtype=dtype)
+        if noise is not None:
+            made = [_noisy(x, model.numbering.tensors[t], noise) for x, t in zip(made, s.launch.results, strict=True)]
         found.update(zip(s.launch.results, made, strict=True))
     return [found[t] for t in model.outputs]
+
+
+def _noisy(x: Array, tensor: Tensor, noise: np.random.Generator) -> Array:
+    return x * (1 + noise.uniform(-0.5, 0.5, x.shape) * DTYPES[tensor.dtype].epsilon) if is_float(tensor.dtype) else x
 
 
 # ---- comparison of e-graphs ----------------------------------------------------------------------------------------

@@ -25,7 +25,11 @@ TARGET = TARGETS["sm_90a"]
 
 def rms_linear(rows: int = 512, columns: int = 1024, features: int = 256) -> tuple[P, int]:
     p = P()
-    x, g, w = p.input(rows, columns, dtype="bf16"), p.param(columns, dtype="bf16"), p.param(features, columns, dtype="bf16")
+    x, g, w = (
+        p.input(rows, columns, dtype="bf16"),
+        p.param(columns, dtype="bf16"),
+        p.param(features, columns, dtype="bf16"),
+    )
     return p, p.linear(p.t.bin("mul", p.t.rms_norm(x, (1,), 1e-6), g), w)
 
 
@@ -64,7 +68,10 @@ def test_rms_norm_and_linear_have_exactly_four_forms_each_with_its_cost():
         assert len(decisions) == len(form)
         parts = sorted((contractions(l.body), reductions(l.body)) for l in form)
         listed.append((parts, sum(d.cost for d in decisions)))
-        print(f"{len(form)} launches {parts}: {listed[-1][1] * 1e6:.2f} us: {'; '.join(f'{d.family} {d.row}' for d in decisions)}")
+        print(
+            f"{len(form)} launches {parts}: {listed[-1][1] * 1e6:.2f} us:",
+            "; ".join(f"{d.family} {d.row}" for d in decisions),
+        )
     assert sorted(parts for parts, _ in listed) == [
         [(0, 0), (0, 1), (1, 1)],  # the row's statistic, the scaled rows, the product
         [(0, 1), (1, 1)],  # the norm and the product, or
@@ -102,7 +109,10 @@ def test_each_rule_adds_what_it_is_for(rule):
 
 # ---- a measurement flips the choice
 
-CODE = "x = torch.randn(64, 1024).bfloat16(); nn.Sequential(nn.RMSNorm(1024), nn.Linear(1024, 256, bias=False)).bfloat16()(x)"
+CODE = """
+x = torch.randn(64, 1024).bfloat16()
+nn.Sequential(nn.RMSNorm(1024), nn.Linear(1024, 256, bias=False)).bfloat16()(x)
+"""
 
 
 def compiled(database, code: str = CODE) -> Saturation:
@@ -117,7 +127,7 @@ def launches(s: Saturation) -> list[tuple[str, ...]]:
 def timed(s: Saturation, body: Body, seconds: float) -> Measurement:
     """The first row of a body, as if it had been timed here."""
     s.selection.schedule([body])
-    row = s.selection.rows[body.hash][0]
+    row = s.selection.legal(body)[0]
     return Measurement(body.hash, (), row.family, row.row.text, s.regime, 50, seconds, seconds, seconds)
 
 
@@ -166,5 +176,3 @@ def test_measurement_of_another_card_flips_nothing(tmp_path):
     slow = [replace(timed(before, b, 1.0), regime=other) for b in fused_bodies(before)]
     Store(path).record_measurements(slow)
     assert launches(compiled(path)) == launches(before)
-
-

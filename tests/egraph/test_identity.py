@@ -54,7 +54,9 @@ def norm(p: P) -> int:
     return p.t.softmax(p.t.bin("add", X, Y), 1)
 
 
-@pytest.mark.parametrize("other", [{"dtype": "bf16"}, {"shape": (6, 5)}, {"shape": (7, 4)}, {"shape": (size("n"), 4), "sizes": {"n": 6}}])
+@pytest.mark.parametrize(
+    "other", [{"dtype": "bf16"}, {"shape": (6, 5)}, {"shape": (7, 4)}, {"shape": (size("n"), 4), "sizes": {"n": 6}}]
+)
 def test_types_and_extents_are_part_of_the_identity(other):
     assert whole(norm) != whole(norm, **other)
     assert whole(norm, **other) == whole(norm, **other)
@@ -78,7 +80,7 @@ def test_reshapes_leave_no_trace_in_an_element_wise_body():
 
 
 def layers(n: int) -> ModelGraph:
-    """Layers of two residual blocks, a projection of the normed stream and a gated one, each with its own parameters."""
+    """Layers of two residual blocks: a projection of the normed stream, and a gated one, with their own parameters."""
     p = P()
     x = p.input(3, 4, dtype="bf16")
     weights = [(p.param(4, 4, dtype="bf16"), p.param(4, 4, dtype="bf16")) for _ in range(n)]

@@ -73,7 +73,9 @@ def test_e_nodes_that_the_program_did_not_write_come_from_a_rewriting_rule(progr
     model = full(program)
     rules = {r for r in model.numbering.rules.values() if r != SOURCE}
     assert rules
-    assert rules <= {name for name, ruleset in model.egg.rules.items() if ruleset in ("decompose", "algebra", "siblings")}
+    assert rules <= {
+        name for name, ruleset in model.egg.rules.items() if ruleset in ("decompose", "algebra", "siblings")
+    }
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -91,11 +93,12 @@ def test_every_launch_is_an_e_node_of_its_result(program):
 
 RULES = {
     "rms_linear": (
-        "decompose-rms-norm", "decompose-contract", "scale-into-weight-right", "sibling-linears", "as-same", "lift-reduce",
-        "lift-map", "grow", "fuse", "admit", "admit-grown",
+        "decompose-rms-norm", "decompose-contract", "scale-into-weight-right", "sibling-linears", "as-same",
+        "lift-reduce", "lift-map", "grow", "fuse", "admit", "admit-grown",
     ),
     "attention": (
-        "decompose-sdpa-causal", "decompose-safe-softmax", "decompose-contract", "map-map", "lift-where", "grow", "fuse", "admit",
+        "decompose-sdpa-causal", "decompose-safe-softmax", "decompose-contract", "map-map", "lift-where",
+        "grow", "fuse", "admit",
     ),
     "swiglu": (
         "decompose-silu", "decompose-contract", "sibling-linears", "unite-sibling-linears", "fuse", "lift-bin", "admit",
@@ -162,7 +165,9 @@ def test_held_rule_takes_away_exactly_what_was_built_on_it(program, rule):
     gone = [l for k, l in before.items() if k not in after]
     assert gone or (program, rule) in IDLE
     apart = {n for n, count in Counter(less_names.values()).items() if count > 1}  # classes that the rule unites
-    stored, shared = ({less_names[t] for t in ts if t in less_names} for ts in (less.anchors.stored, less.anchors.shared))
+    stored, shared = (
+        {less_names[t] for t in ts if t in less_names} for ts in (less.anchors.stored, less.anchors.shared)
+    )
     for l in gone:
         touched = {names[t] for a in ancestors(model, l) for t in (*a.covers, *a.operands, *a.results)}
         lost_cut = any(names[t] not in stored for a in ancestors(model, l) for t in (*a.operands, *a.results))
@@ -183,7 +188,8 @@ def test_held_loop_rule_takes_away_what_was_built_on_a_better_body(program, rule
 
 
 @pytest.mark.parametrize(
-    ("program", "rules"), [("attention", ("twist-sum",)), ("rms_linear", ("scale-leaves-sum",)), ("attention", ("scale-leaves-sum",))]
+    ("program", "rules"),
+    [("attention", ("twist-sum",)), ("rms_linear", ("scale-leaves-sum",)), ("attention", ("scale-leaves-sum",))],
 )
 def test_held_loop_rule_takes_away_its_better_bodies(program, rules):
     model = full(program)

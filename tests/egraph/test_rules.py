@@ -64,7 +64,11 @@ def test_nothing_approximates_unless_asked_for():
 def test_held_rule_is_left_out_of_its_e_graph(name):
     folder = next(p.parent.name for p in FILES if name in {r.name for r in rules_in(p)})
     egg = Egg(held=frozenset({name}), constants=dict(BOUNDS))
-    order = ("model", "decompose", "algebra", "siblings", "lift", "fuse") if folder == "model" else ("terms", "factor", "twist", "moments")
+    order = (
+        ("model", "decompose", "algebra", "siblings", "lift", "fuse")
+        if folder == "model"
+        else ("terms", "factor", "twist", "moments")
+    )
     egg.load(*(rulesets() / folder / f"{n}.egg" for n in order))
     everything = {r.name for p in FILES if p.parent.name == folder for r in rules_in(p)}
     assert everything - egg.rules.keys() == {name}

@@ -34,10 +34,11 @@ def rows(egg: Egg, relation: str) -> list[tuple[object, ...]]:
 # ---- lift: rule -> kind and number of operands
 
 LIFT = {
-    "lift-full": ("Full", 0), "lift-iota": ("Iota", 0), "lift-un": ("Un", 1), "lift-cast": ("Cast", 1), "lift-as": ("As", 1),
-    "lift-reduce": ("Reduce", 1), "lift-scan": ("Scan", 1), "lift-map": ("Map", 1), "lift-bin": ("Bin", 2),
-    "lift-gather1": ("Gather1", 2), "lift-where": ("Where", 3), "lift-gather2": ("Gather2", 3), "lift-scatter1": ("Scatter1", 3),
-    "lift-gather3": ("Gather3", 4), "lift-scatter2": ("Scatter2", 4),
+    "lift-full": ("Full", 0), "lift-iota": ("Iota", 0), "lift-un": ("Un", 1), "lift-cast": ("Cast", 1),
+    "lift-as": ("As", 1), "lift-reduce": ("Reduce", 1), "lift-scan": ("Scan", 1), "lift-map": ("Map", 1),
+    "lift-bin": ("Bin", 2),
+    "lift-gather1": ("Gather1", 2), "lift-where": ("Where", 3), "lift-gather2": ("Gather2", 3),
+    "lift-scatter1": ("Scatter1", 3), "lift-gather3": ("Gather3", 4), "lift-scatter2": ("Scatter2", 4),
 }  # fmt: skip
 
 
@@ -71,7 +72,9 @@ def test_held_lift_rule_lifts_nothing(rule):
 # ---- fuse: launch 1 reads tensor 20 at slot 0 and tensor 10; launch 2 makes 20
 
 
-def pair(contractions: tuple[int, int] = (1, 0), repeats: int = 1, last: int = 1 << 60, **more: list[tuple[object, ...]]) -> Facts:
+def pair(
+    contractions: tuple[int, int] = (1, 0), repeats: int = 1, last: int = 1 << 60, **more: list[tuple[object, ...]]
+) -> Facts:
     facts: Facts = {
         "at": [(10, 10), (20, 20), (30, 30)],
         "reads": [(1, 0, 20)], "makes": [(20, 2, contractions[1])], "inlined": [(1, last)],
@@ -94,6 +97,8 @@ FUSE, KEEP, GROWN = (1, 0, 2, "fuse"), (1, 0, 2, "keep"), (1, 0, 2, "grow")
 MOST, INLINED = BOUNDS["MAX_CONTRACTIONS"], BOUNDS["MAX_CONTRACTIONS_INLINED"]
 RELAXED: Facts = {"relaxed": [(0,)]}
 
+STRANDED = "the value in the middle has another reader: it is kept or recomputed, never lost"
+
 # rule -> (facts in which it fires, the row that it adds, facts in which it must not)
 FUSES: dict[str, tuple[Facts, str, tuple[object, ...], tuple[Facts, ...]]] = {
     "grow": (GROW, "request", GROWN, ({**GROW, "lifted": [(21, 2)]},)),
@@ -108,7 +113,8 @@ FUSES: dict[str, tuple[Facts, str, tuple[object, ...], tuple[Facts, ...]]] = {
         ),
     ),
     "fuse-relaxed": (
-        pair(repeats=1000, **RELAXED), "request", FUSE, (pair(repeats=1000), pair(contractions=(INLINED, 1), **RELAXED)),
+        pair(repeats=1000, **RELAXED), "request", FUSE,
+        (pair(repeats=1000), pair(contractions=(INLINED, 1), **RELAXED)),
     ),
     "fuse-keep": (
         keepable(), "request", KEEP,
@@ -121,11 +127,13 @@ FUSES: dict[str, tuple[Facts, str, tuple[object, ...], tuple[Facts, ...]]] = {
         ),
     ),
     "refuse-recomputed-contraction": (
-        pair(contractions=(1, 1), repeats=2), "refused", ("fuse", 1, 0, 2, "a contraction would be computed more than once"),
+        pair(contractions=(1, 1), repeats=2), "refused",
+        ("fuse", 1, 0, 2, "a contraction would be computed more than once"),
         (pair(contractions=(1, 1)), pair(repeats=2)),
     ),
     "refuse-recomputed-value": (
-        pair(repeats=BOUNDS["MAX_RECOMPUTE"] + 1), "refused", ("fuse", 1, 0, 2, "a value would be recomputed too often"),
+        pair(repeats=BOUNDS["MAX_RECOMPUTE"] + 1), "refused",
+        ("fuse", 1, 0, 2, "a value would be recomputed too often"),
         (pair(repeats=BOUNDS["MAX_RECOMPUTE"]),),
     ),
     "refuse-contractions": (
@@ -134,7 +142,7 @@ FUSES: dict[str, tuple[Facts, str, tuple[object, ...], tuple[Facts, ...]]] = {
     ),
     "refuse-stranded-reader": (
         keepable(), "refused",
-        ("single-consumer", 1, 0, 2, "the value in the middle has another reader: it is kept or recomputed, never lost"),
+        ("single-consumer", 1, 0, 2, STRANDED),
         (pair(),),
     ),
     "admit-grown": (composed("grow", 99, 99, 9), "admit", (9,), (composed("fuse", 99, 99, 9),)),

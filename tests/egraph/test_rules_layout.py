@@ -163,15 +163,13 @@ def test_rotating_twice_is_one_index_map_of_the_tensor():
 def test_sibling_linears_are_slices_of_one_wide_product():
     _, model, _ = saturated(siblings)
     made = {q.result: q for q in model.numbering.prims if q.kind == "Map" and q.result in model.outputs}
-    wide = [
-        {q.operands[0] for q in model.numbering.prims if q.kind == "Map" and q.result == t} for t in model.outputs
-    ]
+    wide = [{q.operands[0] for q in model.numbering.prims if q.kind == "Map" and q.result == t} for t in model.outputs]
     assert made.keys() == set(model.outputs)
     assert wide[0] & wide[1]
 
 
 def test_scale_is_paid_once_when_the_plan_is_built():
-    p, model, _ = saturated(scaled_right, stages="dolf")
+    _, model, _ = saturated(scaled_right, stages="dolf")
     assert any(l.results[0] in model.anchors.folded for l in model.closed)
     readers = [l for l in model.closed if l.results == model.outputs and set(l.operands) & model.anchors.folded]
     assert readers

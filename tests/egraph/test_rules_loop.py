@@ -33,6 +33,7 @@ def total(x: Expr, operand: str = "", kind: str = "sum") -> Expr:
 
 
 # x and y are [3, 5], z is [3] and v is [5]; the summed axis is the second
+OTHER_MAX = fold("max", Q, at(I, Q, slot=1))  # the largest of other scores
 X, Y, Z, V = at(I, R), at(I, R, slot=1), at(I, slot=2), at(R, slot=3)
 
 
@@ -83,7 +84,7 @@ CASES: dict[str, LoopCase] = {
             total(scalar("div", mul(X, Y), Z), kind="max"),
             scalar("div", total(mul(X, Y)), Z),  # outside the sum already
         ),
-       
+
     ),
     "scale-through-cast": LoopCase(
         total(mul(low(mul(X, Z)), Y)),
@@ -119,20 +120,24 @@ CASES: dict[str, LoopCase] = {
     "twist-sum": LoopCase(
         total(weight()),
         (
-            total(weight(fold("max", Q, at(I, Q, slot=1)))),  # the largest of other scores
+            total(weight(OTHER_MAX)),
             total(weight(total(X, kind="min"))), total(weight(), kind="max"), total(score_minus_max()),
         ),
-       
+
     ),
     "twist-product-left": LoopCase(
         total(mul(weight(), Y)),
-        (total(mul(weight(fold("max", Q, at(I, Q, slot=1))), Y)), total(mul(weight(), Y), kind="max"), total(mul(score_minus_max(), Y))),
-       
+        (
+            total(mul(weight(OTHER_MAX), Y)), total(mul(weight(), Y), kind="max"), total(mul(score_minus_max(), Y)),
+        ),
+
     ),
     "twist-product-right": LoopCase(
         total(mul(Y, weight())),
-        (total(mul(Y, weight(fold("max", Q, at(I, Q, slot=1))))), total(scalar("add", Y, weight())), total(mul(Y, weight(total(X))))),
-       
+        (
+            total(mul(Y, weight(OTHER_MAX))), total(scalar("add", Y, weight())), total(mul(Y, weight(total(X)))),
+        ),
+
     ),
     "one-pass-variance": LoopCase(
         total(squared(deviation())),

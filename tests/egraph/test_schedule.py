@@ -23,8 +23,10 @@ TARGET = TARGETS["sm_90a"]
 PACKAGE = Path(emmy.__file__).parent
 LIMITS = {"threads_block", "smem_block", "registers_thread", "registers_sm", "smem_sm", "threads_sm"}
 CASES = {
-    "linear": bodies.linear(128, 256, 512), "f32 linear": bodies.linear(128, 256, 512, "f32"), "matvec": bodies.matvec(256, 512),
-    "rms_linear": bodies.rms_linear(64, 128, 256), "swiglu": bodies.swiglu(64, 128, 256), "heads": bodies.head_split(64, 4, 32, 128),
+    "linear": bodies.linear(128, 256, 512), "f32 linear": bodies.linear(128, 256, 512, "f32"),
+    "matvec": bodies.matvec(256, 512),
+    "rms_linear": bodies.rms_linear(64, 128, 256), "swiglu": bodies.swiglu(64, 128, 256),
+    "heads": bodies.head_split(64, 4, 32, 128),
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Rewritten equals original: plans sampled from the e-graph of random programs compute what the program says.
 
-`EMMY_TEST_SEED` names another seed than the default; it is printed first, so that a failure can be replayed.
+`EMMY_TEST_SEED` names another seed than the default; it is printed first, so that a failure can be replayed.  Failures
+are not shrunk: the programs are small, and saturating each candidate would take minutes.
 """
 
 from __future__ import annotations
@@ -8,16 +9,15 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from emmy.egraph.model import ModelGraph, saturate
-from emmy.ir.dtype import is_float
 from emmy.resources import rulesets
-from emmy.runtime.numerics import tolerance
-from tests.egraph.build import agree, execute, plans, values
+from tests.egraph.build import Step, agree, execute, plans, values
 from tests.frontend.translate.reference import run
 from tests.strategies import RandomProgram, programs
 
@@ -35,7 +35,9 @@ def test_every_sampled_plan_computes_the_program(part):
     seen: Counter[str] = Counter()
 
     @seed(SEED + part)
-    @settings(max_examples=EXAMPLES // PARTS, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=EXAMPLES // PARTS, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
     @given(programs())
     def check(case: RandomProgram) -> None:
         model = saturated(case)
@@ -51,7 +53,7 @@ def test_every_sampled_plan_computes_the_program(part):
             for f, e in zip(execute(model, steps, case.arrays), expected, strict=True):
                 agree(f, e, text)
             if case.smooth:
-                near(case, execute(model, steps, case.arrays, rounding=True), expected, text)
+                near(model, case, steps, expected, text)
         fused = sum(any(s.fused for s in steps) for steps in sampled)
         seen.update({"programs": 1, "plans": len(sampled), "fused": fused, "some fused": fused > 0})
 
@@ -62,12 +64,12 @@ def test_every_sampled_plan_computes_the_program(part):
     assert 2 * seen["some fused"] >= seen["programs"] and 2 * seen["fused"] >= seen["plans"]
 
 
-def near(case: RandomProgram, found: list[np.ndarray], expected: list[np.ndarray], what: str) -> None:
-    """In f32 with rounded stores: within what the types and the number of stores allow, times the program's condition."""
-    types = {t.tensor.dtype for t in case.program.terms if is_float(t.tensor.dtype)}
-    stores, terms = len(case.program.terms), 64
-    allowed = max(tolerance(d, terms, stores) for d in types)
-    for f, e in zip(found, expected, strict=True):
-        finite = np.abs(e[np.isfinite(e)])
-        scale = max(1.0, float(finite.max()) if finite.size else 1.0)
-        np.testing.assert_allclose(f, e, rtol=0, atol=allowed * scale, err_msg=what)
+def near(model: ModelGraph, case: RandomProgram, steps: Sequence[Step], expected: list[np.ndarray], what: str) -> None:
+    """In f32 with rounded stores: off by what such errors of stored values do to the results, and f32 arithmetic."""
+    found = execute(model, steps, case.arrays, rounding=True)
+    noise = np.random.default_rng(SEED)
+    moved = [execute(model, steps, case.arrays, noise=noise) for _ in range(3)]
+    for k, (f, e) in enumerate(zip(found, expected, strict=True)):
+        scale = max(1.0, float(np.abs(e).max(initial=0.0)))
+        allowed = 16 * max(float(np.abs(m[k] - e).max(initial=0.0)) for m in moved) + 1e-3 * scale
+        np.testing.assert_allclose(f, e, rtol=0, atol=allowed, err_msg=what)
