@@ -180,8 +180,11 @@ def shared_offset(buffer: Buffer, index: tuple[X, ...]) -> X:
     if layout.swizzle and len(index) > 1:
         chunk = 16 // BYTES[buffer.type]
         row = div(index[-2], 1 << layout.shift)
-        flipped = xor(div(column, chunk), mod(row, layout.swizzle))
-        column = add(mul(flipped, chunk), mod(column, chunk))
+        # chunk bits above the swizzle stay out of the xor: they become constants of the address
+        run = layout.swizzle * chunk
+        high, low = (mul(div(column, run), run), mod(column, run)) if buffer.shape[-1] > run else (i32(0), column)
+        flipped = xor(div(low, chunk), mod(row, layout.swizzle))
+        column = add(high, mul(flipped, chunk), mod(column, chunk))
     total: X = i32(0)
     for i, stride in zip(index[:-1], buffer.strides[:-1], strict=True):
         total = add(total, mul(i, stride))

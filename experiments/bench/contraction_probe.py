@@ -1,10 +1,12 @@
 """Builds, checks and times the contraction and attention families on the local GPU beside PyTorch.
 
     python experiments/bench/contraction_probe.py --out results/ [--rows 24] [--case linear_4096] [--seed 0]
+    python experiments/bench/contraction_probe.py --out results/ --focus [--case rms]
 
 For every case: the legal rows of the local architecture, a share of them by prediction and the rest by a seed, each
 built with NVRTC, its result compared with float64 (outputs poisoned before), then timed back to back in a CUDA graph
-with L2 warm.  Prints one line a case and writes all rows to OUT/contraction_probe.json.
+with L2 warm.  Prints one line a case and writes all rows to OUT/contraction_probe.json.  With --focus the rows of
+`FOCUS` are taken, whether they are legal or not, and each has a line of its own.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from emmy.ir.build import cast, idiv, scalar
 from emmy.ir.evaluate import integer
 from emmy.ir.loop import Body, Expr, Out, Tensor, ax, const, fold, load, online
 from emmy.ir.normal import normalize
-from emmy.ir.schedule import Scheduled
+from emmy.ir.schedule import Row, Scheduled
 from emmy.ir.target import Target, target
 from emmy.runtime.driver import Arguments, Invocation, KernelGraph, allow_smem
 from emmy.runtime.driver import load as load_function
@@ -183,6 +185,42 @@ def cases() -> list[Case]:
     ]
 
 
+_LARGE = ("w2x4/f4x8/k4/d3", "w2x4/f4x8/k4/d4", "w2x4/f4x8/k4/d3/gm8", "w2x4/f4x8/k2/d4", "w4x2/f4x8/k4/d3",
+          "w2x2/f4x8/k4/d3", "w2x2/f4x8/k2/d4", "w2x4/f4x4/k4/d3", "w2x4/f4x4/k4/d4/gm8")  # fmt: skip
+_LONG = ("w8/f1x16/d2", "w8/f1x16/d3", "w4/f2x4/d2", "w8/f2x4/d2", "w8/f2x4/d3", "w4/f2x6/d2", "w4/f2x8/d2",
+         "w4/f2x8/d1", "w8/f2x8/d2", "w4/f1x8/d3")  # fmt: skip
+# case -> rows, as WORK/fragments/[steps a stage/]depth[/raster]
+FOCUS = {
+    "linear_4096": _LARGE,
+    "linear_4096_nn": _LARGE[:4],
+    "linear_4096_tn": _LARGE[:4],
+    "linear_512x4096x4096": ("w2x2/f4x8/k4/d3", "w2x2/f4x8/k4/d4", "w2x4/f4x4/k4/d3", "w2x4/f4x4/k4/d4",
+                             "w2x4/f4x4/k4/d6", "w2x2/f4x4/k4/d4", "w2x2/f2x8/k4/d4", "w2x4/f4x8/k4/d3"),
+    "linear_64x4096x4096": ("w2x2/f2x2/k8/d4", "w2x2/f2x2/k8/d6", "w2x2/f2x2/k4/d6", "w1x4/f4x1/k4/d6",
+                            "w1x4/f4x1/k8/d4", "w2x4/f2x1/k8/d4", "w2x4/f2x1/k8/d6", "w2x2/f2x1/k8/d6"),
+    "linear_1x4096x4096": ("w1x1/f1x2/k8/d4", "w1x1/f1x2/k8/d6", "w1x2/f1x1/k8/d4", "w1x2/f1x1/k8/d6"),
+    "linear_bias_silu_4096": _LARGE[:3],
+    "rms_linear_512": ("w1x4/f2x4/k4/d4", "w2x2/f2x4/k4/d4", "w1x4/f1x4/k4/d3", "w2x2/f2x4/k8/d3", "w2x2/f2x2/k8/d4",
+                       "w2x4/f2x2/k8/d4", "w2x4/f2x4/k4/d4", "w2x2/f4x4/k4/d4"),
+    "swiglu_512": ("w2x2/f4x4/k4/d3", "w2x4/f4x4/k4/d3", "w2x4/f4x4/k4/d4", "w2x4/f4x4/k2/d4", "w2x4/f4x4/k4/d3/gm8",
+                   "w1x4/f4x4/k4/d3"),
+    "attention_2x32x2048x128": _LONG,
+    "attention_causal_2x32x4096x128": _LONG,
+    "attention_causal_head64": ("w4/f1x8/d2", "w8/f1x16/d2", "w4/f2x8/d2", "w4/f2x16/d2", "w8/f2x8/d2", "w8/f2x8/d3"),
+}  # fmt: skip
+
+
+def focused(name: str) -> list[Row]:
+    found = []
+    for text in FOCUS.get(name, ()):
+        work, *rest = text.split("/")
+        raster = rest.pop() if rest[-1].startswith("gm") else ""
+        depth = rest.pop()
+        tile = f"mma_m16n8k16_bf16_f32/{'/'.join(rest)}"
+        found.append(Row.parse(f"WORK={work},TILE={tile},REDUCE=,STAGE={depth}/smem-async,RASTER={raster}"))
+    return found
+
+
 # ---- measurement ---------------------------------------------------------------------------------------------------
 
 
@@ -252,15 +290,21 @@ def probe(case: Case, card: Target, args: argparse.Namespace) -> Report:
     out = torch.empty(
         tuple(integer(e) for e in body.outs[0].tensor.shape), device="cuda", dtype=TORCH[body.outs[0].tensor.dtype]
     )
-    found = schedule_rows([body], card, {}, Path(args.rulesets)).rows[body.hash]
-    rows = [r for r in found if r.family not in ("plain", "map", "row")]
-    predicted = [float(p) for p in predict_many(analyse(body, {}), [r.config for r in rows], card)]
-    report = Report(case.name, body.hash, len(rows), peer_time(lambda: case.peer(*originals)))
-    picks = chosen(rows, predicted, args.rows, random.Random(args.seed))
-    kernels = [lower(body, rows[i].family, rows[i].row, card, "k_probe") for i in picks]
+    report = Report(case.name, body.hash, 0, peer_time(lambda: case.peer(*originals)))
+    if args.focus:
+        family = "attention" if case.name.startswith("attention") else "mma"
+        picked = [(family, row, math.nan) for row in focused(case.name)]
+    else:
+        found = schedule_rows([body], card, {}, Path(args.rulesets)).rows[body.hash]
+        rows = [r for r in found if r.family not in ("plain", "map", "row")]
+        predicted = [float(p) * 1e6 for p in predict_many(analyse(body, {}), [r.config for r in rows], card)]
+        picks = chosen(rows, predicted, args.rows, random.Random(args.seed))
+        picked = [(rows[i].family, rows[i].row, predicted[i]) for i in picks]
+        report.legal_rows = len(rows)
+    kernels = [lower(body, family, row, card, "k_probe") for family, row, _ in picked]
     built = compile_many([Job(source(k), k.name, card.arch) for k in kernels])
-    for i, kernel, binary in zip(picks, kernels, built, strict=True):
-        result = Result(rows[i].row.text, rows[i].family, predicted[i] * 1e6)
+    for (family, row, guess), kernel, binary in zip(picked, kernels, built, strict=True):
+        result = Result(row.text, family, guess)
         report.results.append(result)
         if not isinstance(binary, Compiled):
             result.note = str(binary)[:300]
@@ -294,6 +338,22 @@ def _run(
     graph.close()
 
 
+def table(case: Case, report: Report) -> str:
+    """A line a row, fastest first."""
+    lines = [f"{case.name}  peer {report.peer_us:.1f} us"]
+    for r in sorted(report.results, key=lambda r: r.us if r.us == r.us else math.inf):
+        lines.append(
+            f"  {r.us:8.1f} us  {case.flops / r.us * 1e-6:6.0f} TF  x{r.us / report.peer_us:5.2f}  "
+            f"{r.registers:3} regs {r.spill_bytes:4} B  error {r.error:.0e}  {short(r.row)}  {r.note[:90]}"
+        )
+    return "\n".join(lines)
+
+
+def short(row: str) -> str:
+    """The row without what all rows of the table have."""
+    return row.replace("mma_m16n8k16_bf16_f32/", "").replace("REDUCE=,", "").replace("/smem-async", "").rstrip(",")
+
+
 def line(case: Case, report: Report) -> str:
     good = [r for r in report.results if r.us == r.us and r.error == r.error]
     bad = [r for r in report.results if r not in good]
@@ -311,6 +371,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rows", type=int, default=24, help="rows a case")
+    parser.add_argument("--focus", action="store_true", help="the rows of FOCUS, a line each")
     parser.add_argument("--case", default="", help="only cases whose name contains this")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rulesets", default=str(Path(__file__).resolve().parents[2] / "rulesets"))
@@ -320,12 +381,12 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     reports = []
     for case in cases():
-        if args.case not in case.name:
+        if args.case not in case.name or (args.focus and case.name not in FOCUS):
             continue
         start = time.perf_counter()
         report = probe(case, card, args)
         reports.append({**asdict(report), "flops": case.flops, "arch": card.arch, "gpu": torch.cuda.get_device_name()})
-        print(line(case, report), f"  [{time.perf_counter() - start:.0f} s]", flush=True)
+        print((table if args.focus else line)(case, report), f"  [{time.perf_counter() - start:.0f} s]", flush=True)
         (args.out / "contraction_probe.json").write_text(json.dumps(reports, indent=1))
 
 

@@ -16,10 +16,11 @@ from emmy.codegen.scalar import Scalars
 from emmy.egraph.schedule import schedule_rows
 from emmy.ir.build import scalar
 from emmy.ir.kernel import For, Kernel
-from emmy.ir.loop import Body, Out, Tensor, ax, const, fold, load, size
+from emmy.ir.loop import Body, Load, Out, Tensor, ax, const, fold, load, size
 from emmy.ir.normal import normalize
 from emmy.ir.schedule import Row
 from emmy.ir.target import target
+from emmy.ir.views.attention_view import attention_view
 from tests import bodies as B
 from tests import host_cuda
 from tests.codegen import check
@@ -164,6 +165,25 @@ def test_masked_keys_do_not_poison_a_row_and_a_row_without_keys_is_nan(row: str)
     mask[3, :] = -np.inf
     given[at] = mask.astype(given[at].dtype)
     assert check.error(body, attention(body, row), {}, given) < 1.0
+
+
+@host
+@pytest.mark.parametrize("row", ATTENTION_ROWS)
+def test_maxima_that_grow_little_or_much_from_tile_to_tile_keep_the_rows_right(row: str) -> None:
+    body = B.attention(1, 1, 1, 40, 160, 16)
+    given = check.operands(body, {})
+    (at,) = (k for k, s in enumerate(body.slots) if s.shape[2].text == "160" and k != _values_slot(body))
+    growth = 1.0 + np.arange(160, dtype=np.float32) * np.array([0.02, 0.4], np.float32).repeat(80)
+    given[at] = (given[at].astype(np.float32) * growth.reshape(1, 1, 160, 1)).astype(given[at].dtype)
+    assert check.error(body, attention(body, row), {}, given) < 1.0
+
+
+def _values_slot(body: Body) -> int:
+    view = attention_view(body)
+    assert not isinstance(view, str)
+    value = view.values[0].value
+    assert isinstance(value, Load)
+    return value.slot
 
 
 @host

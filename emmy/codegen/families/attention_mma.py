@@ -34,6 +34,7 @@ from emmy.ir.views.scores import peel
 
 LOG2E = math.log2(math.e)
 INF = float("inf")
+SLACK = 8.0  # binary orders by which a maximum may grow before a row is rescaled
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +312,7 @@ class _Attention:
                 c.assign(s, select(lt(self._key(t0, j, e), stop), s, f32(-INF)))
 
     def _row(self, code: Code, scores: Var, i: X, h: X, t0: X) -> None:
-        """The online step of one row: new maximum, rescaled sums, probabilities in place of the scores."""
+        """The online step of one row: base of the exponents, rescaled sums, probabilities in place of the scores."""
         n, at = self.c.keys, add(mul(i, 2), h)
         top = elem(self.top, at)
         high = code.declare("high", "f32", top)
@@ -320,15 +321,23 @@ class _Attention:
         for distance in (1, 2):
             other = code.shuffle(high, "xor", distance)
             code.assign(high, call("max", high, other, type="f32"))
+        if not self.v.maxima:
+            # an earlier maximum serves while powers stay below 2^SLACK: results are quotients, so the base cancels
+            enough = Bin("+", top, f32(SLACK / self.scale), "f32")
+            code.assign(high, select(compare(">", high, enough), high, top))
         # a row of minus infinities so far: any finite base keeps its exponents at zero
         base = code.let(
             "base", select(compare("==", high, f32(-INF)), f32(0.0), Bin("*", high, f32(self.scale), "f32"))
         )
         scaled = call("fma", top, f32(self.scale), _minus(base), type="f32")
-        alpha = code.let("alpha", call("exp2_fast", scaled, type="f32"))
+        with code.when(compare("!=", high, top)) as grown:
+            alpha = grown.let("alpha", call("exp2_fast", scaled, type="f32"))
+            for total in self.sums:
+                grown.assign(elem(total, at), Bin("*", elem(total, at), alpha, "f32"))
+            with grown.loop("j", self.e // 8, unroll=0) as (cj, j), cj.loop("e", 2, unroll=0) as (c, e):
+                x = elem(self.acc, add(mul(add(mul(i, self.e // 8), j), 4), mul(h, 2), e))
+                c.assign(x, Bin("*", x, alpha, "f32"))
         code.assign(top, high)
-        for total in self.sums:
-            code.assign(elem(total, at), Bin("*", elem(total, at), alpha, "f32"))
         with code.loop("j", n, unroll=0) as (cj, j), cj.loop("e", 2, unroll=0) as (c, e):
             s = self._score(scores, i, j, h, e)
             power = call("fma", s, f32(self.scale), _minus(base), type="f32")
@@ -336,9 +345,6 @@ class _Attention:
             for total, weight in zip(self.sums, self.v.weights, strict=True):
                 p = self._weighted(c, s, weight.value, t0, j, e)
                 c.assign(elem(total, at), Bin("+", elem(total, at), p, "f32"))
-        with code.loop("j", self.e // 8, unroll=0) as (cj, j), cj.loop("e", 2, unroll=0) as (c, e):
-            x = elem(self.acc, add(mul(add(mul(i, self.e // 8), j), 4), mul(h, 2), e))
-            c.assign(x, Bin("*", x, alpha, "f32"))
 
     def _weighted(self, code: Code, p: X, weight: Expr, t0: X, j: X, e: X) -> X:
         if isinstance(weight, Const):

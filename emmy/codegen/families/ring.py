@@ -90,7 +90,9 @@ def chained_ring(
     spread over the other steps, and past the last tile they bring zeros: no branch parts the products.
     """
     if steps % 2:
-        raise LoweringError(f"{steps} steps a tile", "take an even number, so that the halves of the registers alternate")
+        raise LoweringError(
+            f"{steps} steps a tile", "take an even number, so that the halves of the registers alternate"
+        )
     copying = [s for s in stagers if s.t.transport == "async"]
     carried = [s for s in stagers if s.t.transport == "sync"]
     arrive = [AsyncWait(stages - 2)] if copying else []

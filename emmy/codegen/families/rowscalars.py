@@ -108,7 +108,7 @@ class RowScalars:
         vectors, chunk = self._vectors(body, axis)
         arrays = {node: c.declare("raw", node.dtype, count=chunk) for node in vectors}
         n = self.f.count(axis.extent)
-        with c.loop("k", n, start=mul(mod(TID, 32), chunk), step=32 * chunk) as (inner, k):
+        with c.loop("k", n, start=mul(mod(TID, 32), chunk), step=32 * chunk, unroll=4) as (inner, k):
             for node, array in arrays.items():
                 form = affine(node, self.f.body.slots[node.slot])
                 assert form is not None

@@ -199,7 +199,7 @@ class Stager:
         each = -(-self.rounds // shares)
         with code.loop("i", each, unroll=0) as (outer, r):
             i = add(mul(share, each), r)
-            with outer.when(None if self.rounds % each == 0 and self.rounds // each == shares else lt(i, self.rounds)) as c:
+            with outer.when(None if each * shares == self.rounds else lt(i, self.rounds)) as c:
                 self._copy(c, slot, k0, i, more)
 
     def _along(self, k: X, type: str) -> X:
@@ -277,7 +277,7 @@ class Stager:
                 env = self._env(own, k)
                 for e in range(self.chunk):
                     point = {**env, self.t.k[-1]: add(env[self.t.k[-1]], e)}
-                    held = {node: convert(elem(chunk, e), register(node.dtype))}
+                    held: dict[Expr, X] = {node: convert(elem(chunk, e), register(node.dtype))}
                     inside = None if self.k_fits else lt(add(k0, first, e), self.k_total)
                     self.statistics.take(c, i, point, held, inside)
 

@@ -79,7 +79,7 @@ def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> Ke
     (r, f), warps = row.tile.fragment, row.work.dims[0]
     d, e = heads
     tile_m, tile_t = 16 * r * warps, 8 * f
-    held = 44 + r * e // 2 + 4 * r * f + _query_registers(r, d) + 2 * f
+    held = 36 + r * e // 2 + 4 * r * f + _query_registers(r, d) + 2 * f
     smem = row.stage.depth * 2 * tile_t * (d + e) + 2 * tile_m * d + 4 * len(view.scalars) * tile_m
     return KernelConfig(
         "attention", 32 * warps, batch * -(-m // tile_m), tile_m=tile_m, tile_n=tile_t, tile_k=d, vector=16,
