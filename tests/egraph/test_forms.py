@@ -161,7 +161,7 @@ def test_measurement_makes_a_losing_form_win(tmp_path):
     inputs, chosen = set(before.model.inputs), {c.launch.id for c in before.launches}
     whole = [l for l in before.model.closed if l.results == before.model.outputs and set(l.operands) <= inputs]
     losing = [l for l in whole if l.id not in chosen]
-    body, store = losing[0].body, Store(path)
+    body, store = before.selection.forms(losing[0])[-1], Store(path)
     store.record_measurements([timed(before, body, 1e-9)])
     decided = next(c for c in compiled(path).launches if c.priced.body.hash == body.hash)
     assert (decided.priced.decision.tier, decided.priced.decision.cost) == ("measured", 1e-9)
