@@ -302,7 +302,10 @@ def probe(case: Case, card: Target, args: argparse.Namespace) -> Report:
         picked = [(rows[i].family, rows[i].row, predicted[i]) for i in picks]
         report.legal_rows = len(rows)
     kernels = [lower(body, family, row, card, "k_probe") for family, row, _ in picked]
-    built = compile_many([Job(source(k), k.name, card.arch) for k in kernels])
+    jobs = [Job(source(k), k.name, card.arch) for k in kernels]
+    built = compile_many(jobs)
+    # the assembler's report can get lost between threads: what failed is built once more, alone
+    built = [b if isinstance(b, Compiled) else compile_many([j])[0] for b, j in zip(built, jobs, strict=True)]
     for (family, row, guess), kernel, binary in zip(picked, kernels, built, strict=True):
         result = Result(row.text, family, guess)
         report.results.append(result)

@@ -73,7 +73,8 @@ def test_small_results_have_no_large_tiles() -> None:
 @pytest.mark.parametrize(
     ("rule", "body", "gone"),
     [
-        ("mma-async", LINEAR, "mma .*smem-async"),
+        ("mma-async", LINEAR, "mma .*STAGE=d[234]/smem-async"),
+        ("mma-deep", LINEAR, "mma .*STAGE=d6"),
         ("mma-ring", LINEAR, "mma .*/smem,"),
         ("mma-raster", LINEAR, "mma .*"),
         ("mma-shape", LINEAR, "mma .*"),
