@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from emmy.egraph.anchors import Anchors
 from emmy.egraph.egg import Egg
@@ -74,6 +75,7 @@ class Fusion:
     _composed: dict[tuple[object, ...], tuple[Body, tuple[int, ...]]] = field(default_factory=dict)
     _lifted: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     _facts: dict[str, list[tuple[object, ...]]] = field(default_factory=lambda: defaultdict(list))
+    _copies: set[tuple[int, int]] = field(default_factory=set)
     _loaded: int = 0
     _grown_memo: dict[int, Launch] = field(default_factory=dict)
     _arities: set[int] = field(default_factory=set)
@@ -84,7 +86,9 @@ class Fusion:
     def lift(self) -> None:
         """One launch for every primitive row that the lift rules want."""
         self.egg.run("lift", saturate=True)
-        wanted = sorted(r[0] for r in self.egg.freeze().rows("want"))
+        frozen = self.egg.freeze()
+        wanted = sorted(r[0] for r in frozen.rows("want"))
+        self._copies.update(frozen.rows("copies"))
         by_id = {p.id: p for p in self.numbering.prims}
         for row in wanted:
             self._lift(by_id[row])
@@ -191,9 +195,8 @@ class Fusion:
             requests = sorted(r for r in frozen.rows("request") if r not in done and (fusing or r[3] == "grow"))
             done.update(requests)
             first = len(drafts)
-            for request in requests:
-                drafts.append(self._compose(*request))
-            rows = [self._counts(q, drafts[q]) for q in range(first, len(drafts))]
+            drafts += [self._compose(*request) for request in requests]
+            rows = [self._counts(first + k, drafts[first + k], request) for k, request in enumerate(requests)]
             self.egg.facts("composed", rows)
             self.egg.run("fuse")
             frozen = self.egg.freeze()
@@ -213,8 +216,21 @@ class Fusion:
         self.egg.run("fuse")
         return any(r not in done for r in self.egg.freeze().rows("request"))
 
-    def _counts(self, q: int, d: Draft) -> tuple[object, ...]:
-        return (q, d.rule, contractions(d.body), reductions(d.body), d.wide)
+    def _counts(self, q: int, d: Draft, request: tuple[int, int, int, str]) -> tuple[object, ...]:
+        return (q, d.rule, contractions(d.body), reductions(d.body), d.wide, self._copies_read(d, request))
+
+    def _copies_read(self, d: Draft, request: tuple[int, int, int, str]) -> int:
+        """How many pairs of operands hold one value, the consumer's own left out.
+
+        A launch that grows reads a copy only where it could have read what it reads already.
+        """
+        consumer, slot, producer, kind = request
+        c = self.launches[consumer]
+        if kind == "grow":
+            at_hand = {p for p in self._lifted[c.operands[slot]] if set(self.launches[p].operands) <= set(c.operands)}
+            return int(bool(at_hand) and producer not in at_hand)
+        known = set(c.operands)
+        return sum((x, y) in self._copies for x, y in combinations(d.operands, 2) if not {x, y} <= known)
 
     def _compose(self, consumer: int, slot: int, producer: int, kind: str) -> Draft:
         c, p = self.launches[consumer], self.launches[producer]

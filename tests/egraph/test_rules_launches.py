@@ -88,8 +88,8 @@ def keepable(other: int = 10, repeats: int = 1, **more: list[tuple[object, ...]]
     return pair(repeats=repeats, **{"shared": [(20,)], "single": [(1,)], "others-at": [(1, 0, other)], **more})
 
 
-def composed(kind: str, contractions: int = 1, reductions: int = 1, wide: int = 0) -> Facts:
-    return {"composed": [(9, kind, contractions, reductions, wide)]}
+def composed(kind: str, contractions: int = 1, reductions: int = 1, wide: int = 0, copies: int = 0) -> Facts:
+    return {"composed": [(9, kind, contractions, reductions, wide, copies)]}
 
 
 GROW: Facts = {"opens": [(1, 0, 20)], "lifted": [(20, 2)]}
@@ -145,12 +145,12 @@ FUSES: dict[str, tuple[Facts, str, tuple[object, ...], tuple[Facts, ...]]] = {
         ("single-consumer", 1, 0, 2, STRANDED),
         (pair(),),
     ),
-    "admit-grown": (composed("grow", 99, 99, 9), "admit", (9,), (composed("fuse", 99, 99, 9),)),
+    "admit-grown": (composed("grow", 99, 99, 9), "admit", (9,), (composed("fuse", 99, 99, 9), composed("grow", copies=1))),
     "admit": (
         composed("fuse", MOST, BOUNDS["MAX_REDUCTIONS"], BOUNDS["MAX_WIDE"]), "admit", (9,),
         (
             composed("fuse", MOST + 1), composed("keep", 1, BOUNDS["MAX_REDUCTIONS"] + 1),
-            composed("fuse", 1, 1, BOUNDS["MAX_WIDE"] + 1),
+            composed("fuse", 1, 1, BOUNDS["MAX_WIDE"] + 1), composed("fuse", copies=1),
         ),
     ),
     "decline-contractions": (
@@ -164,6 +164,10 @@ FUSES: dict[str, tuple[Facts, str, tuple[object, ...], tuple[Facts, ...]]] = {
     "decline-wide": (
         composed("fuse", 1, 1, BOUNDS["MAX_WIDE"] + 1), "declined", (9, "a second residual sum would be recomputed"),
         (composed("fuse", 1, 1, BOUNDS["MAX_WIDE"]), composed("grow", 1, 1, 9)),
+    ),
+    "decline-copies": (
+        composed("grow", copies=1), "declined", (9, "one value would be read from two tensors"),
+        (composed("grow", 99, 99, 9), composed("fuse")),
     ),
 }  # fmt: skip
 
