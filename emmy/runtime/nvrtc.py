@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from emmy.errors import CompileError
+from emmy.runtime.elf import entries
 
 # multiply-add contraction stays on, as in nvcc; nothing that loosens division, square roots or denormals
 OPTIONS: Final = ("--std=c++17", "--ptxas-options=-v")
 _ERRORS_SHOWN: Final = 3
+_RESERVED_SMEM: Final = 1024  # of each block from compute capability 9.0 on, for the system
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def compile_cubin(source: str, entry: str, arch: str) -> Compiled:
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     log = "\n".join(line for line in log.splitlines() if "Compile time" not in line)  # equal sources, equal logs
-    return Compiled(cubin, log, *resources(log, entry, arch))
+    return Compiled(cubin, log, *resources(cubin, log, entry, arch))
 
 
 def compile_job(job: Job) -> Compiled:
@@ -102,20 +104,21 @@ def compile_many(
     return [done[job] for job in jobs]
 
 
-def resources(log: str, entry: str, arch: str) -> tuple[int, int, int]:
-    """(registers, spilled bytes, static shared memory) of an entry, from what `ptxas -v` says of it."""
-    sections = re.split(r"Compiling entry function ", log)[1:]
-    own = [s for s in sections if s.startswith(f"'{entry}'")]
-    if not own:
-        has = ", ".join(s.split("'")[1] for s in sections) or "none"
+def resources(cubin: bytes, log: str, entry: str, arch: str) -> tuple[int, int, int]:
+    """(registers, spilled bytes, static shared memory) of an entry: from the code, and spills from the log.
+
+    Where several threads compile at once the log may lack the entry; then its stack stands for what it spills.
+    """
+    found = entries(cubin)
+    if entry not in found:
+        has = ", ".join(sorted(found)) or "none"
         raise CompileError(
             f"the source has no entry {entry!r} for {arch} (it has: {has})", 'declare it extern "C" __global__', log
         )
-
-    def number(pattern: str) -> int:
-        return sum(int(n) for n in re.findall(pattern, own[0]))
-
-    return number(r"Used (\d+) registers"), number(r"(\d+) bytes spill"), number(r"(\d+) bytes smem")
+    own = next((s for s in re.split(r"Compiling entry function ", log)[1:] if s.startswith(f"'{entry}'")), None)
+    spills = [int(n) for n in re.findall(r"(\d+) bytes spill", own)] if own else [found[entry].stack]
+    reserved = _RESERVED_SMEM if int(re.sub(r"\D", "", arch)) >= 90 and found[entry].shared else 0
+    return found[entry].registers, sum(spills), max(0, found[entry].shared - reserved)
 
 
 def explain(source: str, entry: str, arch: str, log: str) -> str:
