@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from emmy.ir.build import Linear, _from_terms, _terms, iadd, imul
+from emmy.ir.integer import Linear, from_terms, iadd, imul, terms_of
 from emmy.ir.loop import Ax, Expr, Load, Tensor, const
 
 
@@ -41,19 +41,19 @@ def offset_form(index: tuple[Expr, ...], shape: tuple[Expr, ...]) -> Affine | No
     """The row-major offset of an index as an affine form of axes, None when it is anything else."""
     strides: dict[Ax, Linear] = {}
     base: Linear = {}
-    for monomial, c in _terms(offset(index, shape)).items():
+    for monomial, c in terms_of(offset(index, shape)).items():
         axes = [f for f in monomial if isinstance(f, Ax)]
         rest = tuple(f for f in monomial if not isinstance(f, Ax))
         if len(axes) > 1 or any(f.free or f.children for f in rest):
             return None
         into = strides.setdefault(axes[0], {}) if axes else base
         into[rest] = into.get(rest, 0) + c
-    return Affine(_from_terms(base), tuple((a, _from_terms(t)) for a, t in strides.items()))
+    return Affine(from_terms(base), tuple((a, from_terms(t)) for a, t in strides.items()))
 
 
 def divides(chunk: int, e: Expr) -> bool:
     """True when the integer expression is certainly a multiple of `chunk`."""
-    return all(c % chunk == 0 for c in _terms(e).values())
+    return all(c % chunk == 0 for c in terms_of(e).values())
 
 
 def chunked(form: Affine, axis: Ax, chunk: int, others: Iterable[Ax]) -> bool:

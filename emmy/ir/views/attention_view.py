@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from emmy.ir.build import _terms, isub
+from emmy.ir.integer import isub, terms_of
 from emmy.ir.loop import Ax, Body, Expr, Fold, Online, Op, Scan
 from emmy.ir.views.memo import VIEWS
 from emmy.ir.views.product import HALVES, Part, Sum, half_type, outside_folds, split, sum_of_products, top_folds
@@ -134,7 +134,7 @@ def _bound(cond: Expr, t: Ax, m: set[Ax]) -> tuple[Ax, int] | None:
     if not (isinstance(cond, Op) and cond.name in ("le", "lt")):
         return None
     # right - left >= 0 (or > 0)
-    terms = _terms(isub(cond.args[1], cond.args[0]))
+    terms = terms_of(isub(cond.args[1], cond.args[0]))
     rows = [a for a in m if terms.get((a,)) == 1]
     if terms.pop((t,), 0) != -1 or len(rows) != 1:
         return None

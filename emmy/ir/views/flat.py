@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from emmy.ir.build import _from_terms, _terms, bounds, cast, iadd, idiv, imod, imul, isub, scalar
+from emmy.ir.build import cast, scalar
+from emmy.ir.integer import bounds, from_terms, iadd, idiv, imod, imul, isub, terms_of
 from emmy.ir.loop import Ax, Const, Expr, Fold, Load, Online, Op, Scan, Tensor, const, fold, load, online, scan
 
 Env = Mapping[Ax, Expr]
@@ -21,20 +22,20 @@ def divided(e: Expr, d: Expr) -> tuple[Expr, Expr]:
     """(e // d, e % d) for an extent d; with d = g*n and e = g*A + r, 0 <= r < g, that is (A // n, g*(A % n) + r)."""
     if isinstance(d, Const) and int(d.value) > 1:
         n = int(d.value)
-        terms = _terms(e)
+        terms = terms_of(e)
         for g in sorted({math.gcd(n, c) for c in terms.values()} - {1}, reverse=True):
             rest = {m: c for m, c in terms.items() if c % g}
-            low, high = bounds(_from_terms(rest))
+            low, high = bounds(from_terms(rest))
             if rest and low is not None and low >= 0 and high is not None and high < g:
-                whole = _from_terms({m: c // g for m, c in terms.items() if c % g == 0})
+                whole = from_terms({m: c // g for m, c in terms.items() if c % g == 0})
                 q, r = divided(whole, const(n // g))
-                return q, iadd(imul(r, g), _from_terms(rest))
+                return q, iadd(imul(r, g), from_terms(rest))
     return idiv(e, d), imod(e, d)
 
 
 def recombined(e: Expr) -> Expr:
     """`(x // n)*n*k + (x % n)*k` becomes `x*k`, and `((x // n) % m)*n*k + (x % n)*k` becomes `(x % (n*m))*k`."""
-    terms = dict(_terms(e))
+    terms = dict(terms_of(e))
     changed = True
     while changed:
         changed = False
@@ -43,7 +44,7 @@ def recombined(e: Expr) -> Expr:
             if better is not None:
                 terms, changed = better, True
                 break
-    return _from_terms(terms)
+    return from_terms(terms)
 
 
 def _joined(terms: Terms, monomial: tuple[Expr, ...]) -> Terms | None:
@@ -58,10 +59,10 @@ def _joined(terms: Terms, monomial: tuple[Expr, ...]) -> Terms | None:
         k = imul(const(c), *others)
         quotient = divided(x, n)[0]
         for whole, joined in _partners(terms, quotient, x, n):
-            need = _terms(imul(k, n, whole))
+            need = terms_of(imul(k, n, whole))
             if need and all(terms.get(m) == v for m, v in need.items()) and monomial not in need:
                 rest = {m: v for m, v in terms.items() if m not in need and m != monomial}
-                return _terms(iadd(_from_terms(rest), imul(k, joined)))
+                return terms_of(iadd(from_terms(rest), imul(k, joined)))
     return None
 
 
@@ -145,7 +146,7 @@ def total(axes: Sequence[Ax]) -> Expr:
 def lane_step(e: Expr, lane: Ax) -> int | None:
     """c where the integer `e` is (something without `lane`) + c*lane, None where it is anything else."""
     step = 0
-    for m, c in _terms(e).items():
+    for m, c in terms_of(e).items():
         if lane in m:
             if m != (lane,):
                 return None
@@ -157,7 +158,7 @@ def lane_step(e: Expr, lane: Ax) -> int | None:
 
 def multiple(e: Expr, n: int) -> bool:
     """True when the integer is certainly a multiple of n: every coefficient is, or a factor of the term is."""
-    return all(c % n == 0 or any(_factor(f, n) for f in m) for m, c in _terms(e).items())
+    return all(c % n == 0 or any(_factor(f, n) for f in m) for m, c in terms_of(e).items())
 
 
 def _factor(f: Expr, n: int) -> bool:
