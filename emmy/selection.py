@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from emmy.egraph.fusion import Launch
@@ -84,9 +84,10 @@ class Selection:
     def forms(self, launch: Launch) -> tuple[Body, ...]:
         """The bodies that a launch may run: as the loop rules improved it, and as composed where that is less work."""
         best = self.model.loops.best(launch.body)
-        if best is launch.body or roofline(self.work(best), self.target) <= roofline(self.work(launch.body), self.target):
+        if best is launch.body:
             return (best,)
-        return (launch.body, best)
+        improved, composed = (roofline(self.work(b), self.target) for b in (best, launch.body))
+        return (best,) if improved <= composed else (launch.body, best)
 
     def candidates(self) -> list[Launch]:
         """Closed launches that can be part of a good plan, by their rooflines."""
@@ -254,22 +255,30 @@ class Selection:
         return [b for found in by_results.values() for _, _, b in sorted(found)[:RIVALS]]
 
     def _choose(self, fixed: list[Candidate], launches: list[Launch], place: str, limit: float) -> Choice:
-        folded = self.model.anchors.folded
-        candidates = list(fixed)
+        """The cheapest plan; what runs once at build costs nothing and is chosen apart, for what the plan reads."""
+        folded, order = self.model.anchors.folded, self.model.numbering.order
+        build: list[Candidate] = []
+        run = list(fixed)
         for l in launches:
             estimate = self.estimate(l)
             if estimate is None:
                 continue
-            at_build = all(t in folded for t in l.results)
-            cost = BUILD_SECONDS if at_build else estimate[0] + (1.0 if place == "fuse" else 0.0)
             key = f"{estimate[1].hash}:{l.operands}"
-            candidates.append(Candidate(l.id, l.results, frozenset(l.operands), cost, key, estimate[1].hash))
-        known, order = frozenset(self.model.inputs), self.model.numbering.order
-        opaque = {t for c in fixed for t in c.outs}
+            ops = frozenset(l.operands)
+            if all(t in folded for t in l.results):
+                build.append(Candidate(l.id, l.results, ops, BUILD_SECONDS, key, estimate[1].hash))
+                continue
+            cost = estimate[0] + (1.0 if place == "fuse" else 0.0)
+            run.append(Candidate(l.id, l.results, ops, cost, key, estimate[1].hash))
+        given = frozenset(self.model.inputs) - {t for c in fixed for t in c.outs}
+        outputs = frozenset(self.model.outputs)
         try:
-            return choose(candidates, known - opaque, self.model.outputs, order, time_limit=limit)
+            main = choose(run, given | folded, outputs - folded, order, time_limit=limit)
+            needed = (outputs | {t for c in main.candidates for t in c.ops}) & folded
+            first = choose(build, given, needed, order, time_limit=limit)
         except LoweringError as e:
             raise LoweringError(f"{e.what}\n{self.refusal_text()}", e.do) from e
+        return replace(main, candidates=(*first.candidates, *main.candidates), makers={**first.makers, **main.makers})
 
     def refusal_text(self) -> str:
         lines = [

@@ -198,8 +198,6 @@ def operands(body: Body, sizes: Mapping[str, int] = SIZES, seed: int = 0) -> lis
     return [operand(t, sizes, seed * 100 + k) for k, t in enumerate(body.slots)]
 
 
-
-
 # ---- programs of Tensor IR -------------------------------------------------------------------------------------------
 
 

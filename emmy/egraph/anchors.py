@@ -3,8 +3,9 @@
 Anchors are results of reductions, scans, gathers and scatters (after the layout changes that only they feed), graph
 outputs, operands of opaque calls, values with several readers that depend on more than one stored tensor of their own
 size, and ends of element-wise chains that a contraction reads.  A chain over one tensor of its size (and smaller ones,
-such as a row's statistic) is not stored for element-wise readers: reading that tensor again costs no more.  Values that depend on parameters alone are stored where they
-begin to meet other values: they are computed once, when the plan is built.
+such as a row's statistic) is not stored for element-wise readers: reading that tensor again costs no more.  Values that
+depend on parameters alone are stored where they begin to meet other values: they are computed once, when the plan is
+built.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def elements(t: Tensor, sizes: Mapping[str, int]) -> int:
 
 
 class _Graph:
-    def __init__(self, prims: Iterable[Prim], tensors: Mapping[int, Tensor], order: Mapping[int, int], sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self, prims: Iterable[Prim], tensors: Mapping[int, Tensor], order: Mapping[int, int], sizes: Mapping[str, int]
+    ) -> None:
         self.made: dict[int, list[Prim]] = defaultdict(list)
         self.readers: dict[int, list[Prim]] = defaultdict(list)
         for p in prims:
@@ -132,7 +135,9 @@ def find_anchors(
         if f:
             ends.add(g.top(t))
     wide = {t for t in shared if _is_wide(g, feet, t)}
-    return Anchors(frozenset(anchor | ends | inputs), frozenset(shared), frozenset(wide), frozenset(folded), frozenset(fixed))
+    return Anchors(
+        frozenset(anchor | ends | inputs), frozenset(shared), frozenset(wide), frozenset(folded), frozenset(fixed)
+    )
 
 
 def _contraction_products(g: _Graph) -> set[int]:

@@ -26,7 +26,7 @@ MAX_OPERANDS = 48
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One way to make tensors `results` from `operands` (numbers).  `open` is a slot whose tensor is never stored, or -1.
+    """One way to make tensors `results` from `operands` (numbers).  `open`: a slot whose tensor is never stored, or -1.
 
     `covers` are the tensors computed inside; `rule` made it; `parents` are (consumer, producer) of a composition.
     """
@@ -106,7 +106,9 @@ class Fusion:
             self._lift_memo[key] = (body, order)
         body, order = self._lift_memo[key]
         operands = tuple(distinct[i] for i in order)
-        draft = Draft(f"lift-{p.kind.lower()}", body, operands, (p.result,), NOTHING_INLINED, (), frozenset((p.result,)), 0, True)
+        draft = Draft(
+            f"lift-{p.kind.lower()}", body, operands, (p.result,), NOTHING_INLINED, (), frozenset((p.result,)), 0, True
+        )
         number = self._emit(draft)
         if number is not None:
             self._lifted[p.result].append(number)

@@ -56,7 +56,8 @@ def load_rules() -> str:
         args = " ".join(f"x{i}" if k == "t" else f"a{i}" for i, k in enumerate(signature))
         text.append(f"(relation r{kind} (i64 String {' '.join(columns)}))")
         text.append(
-            f"(rule ((r{kind} i by {' '.join(names)}){premises}) ((set (by_{kind} {args}) by) (set (node i) ({kind} {args})))"
+            f"(rule ((r{kind} i by {' '.join(names)}){premises})"
+            f" ((set (by_{kind} {args}) by) (set (node i) ({kind} {args})))"
             f' :ruleset load :name "source-{kind}")'
         )
     text.append("(relation rOrd (i64 i64))")

@@ -116,8 +116,8 @@ def saturate(
     opaque = [x for c in program.opaque for x in c.operands]
     outputs = tuple(numbers[x] for x in (*program.outputs, *opaque))
     anchors = find_anchors(
-        numbering.prims, numbering.tensors, numbering.order, frozenset(inputs), frozenset(numbers[x] for x in parameters),
-        outputs, sizes,
+        numbering.prims, numbering.tensors, numbering.order, frozenset(inputs),
+        frozenset(numbers[x] for x in parameters), outputs, sizes,
     )  # fmt: skip
     if "f" not in stages:
         everything = frozenset(p.result for p in numbering.prims) | frozenset(inputs)
@@ -132,8 +132,10 @@ def saturate(
     def may_go_on(launches: int) -> bool:
         spent, used = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         for what, value, limit in (
-            ("launches", launches, limits.launches), ("seconds", spent, limits.seconds), ("megabytes", used, limits.megabytes),
-        ):  # fmt: skip
+            ("launches", launches, limits.launches),
+            ("seconds", spent, limits.seconds),
+            ("megabytes", used, limits.megabytes),
+        ):
             if value > limit:
                 notes.append(f"saturation stopped at its limit of {limit:g} {what}; the graph so far is used")
                 return False

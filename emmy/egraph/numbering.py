@@ -48,9 +48,7 @@ def number(egg: Egg, shapes: Shapes) -> Numbering:
     for i, value in sorted(frozen.rows("node"), key=lambda r: r[0]):
         number_of.setdefault(value, i)
         numbers[i] = number_of[value]
-    pending = [
-        (kind, row[:-1], row[-1]) for kind in SIGNATURES if kind != "Input" for row in frozen.rows(kind)
-    ]
+    pending = [(kind, row[:-1], row[-1]) for kind in SIGNATURES if kind != "Input" for row in frozen.rows(kind)]
     pending = _assign(egg, pending, number_of, max(numbers, default=-1) + 1)
     egg.run("load", saturate=True)
     egg.run("analysis", saturate=True)

@@ -19,7 +19,15 @@ def extent(e: Expr, sizes: Mapping[str, int]) -> int:
         return sizes[e.name]
     if isinstance(e, Op) and e.dtype == "i64":
         x, y = (extent(a, sizes) for a in e.args[:2])
-        return {"add": x + y, "mul": x * y, "floordiv": x // max(y, 1), "mod": x % max(y, 1), "max": max(x, y), "min": min(x, y)}[e.name]
+        values = {
+            "add": x + y,
+            "mul": x * y,
+            "floordiv": x // max(y, 1),
+            "mod": x % max(y, 1),
+            "max": max(x, y),
+            "min": min(x, y),
+        }
+        return values[e.name]
     hi = bounds(e)[1]
     return 1 if hi is None else hi
 
@@ -41,7 +49,8 @@ def recomputation(body: Body, slot: int, sizes: Mapping[str, int]) -> int:
     """How often a value inlined at `slot` would be computed: tiles over the output axes that its load lacks."""
     worst = 1
     for out in body.outs:
-        worst = max(worst, *(_repeats(out.axes, n, sizes) for n in body.nodes if isinstance(n, Load) and n.slot == slot), 1)
+        loads = (n for n in body.nodes if isinstance(n, Load) and n.slot == slot)
+        worst = max(worst, *(_repeats(out.axes, n, sizes) for n in loads), 1)
     return worst
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from emmy.ir.loop import Expr, Tensor
+from emmy.ir.loop import Tensor
 
 InputKind = Literal["user", "parameter", "buffer", "constant"]
 Arg = "Ref | int | float | bool | str | None | Expr | tuple[Arg, ...]"

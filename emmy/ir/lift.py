@@ -12,7 +12,7 @@ from emmy.ir.tensor import Shape, coordinates, parse_axes
 
 
 def lift(kind: str, args: Sequence[object], operands: Sequence[Tensor], result: Tensor) -> tuple[Body, tuple[int, ...]]:
-    """The one-op body.  `args` are the non-tensor arguments in order; the second value maps slots to operand numbers."""
+    """The one-op body.  `args`: the non-tensor arguments in order; the second value maps slots to operand numbers."""
     d = coordinates(result.shape)
     value = _VALUE[kind](args, operands, result, d)
     return normalize([Out(d, d, value, result)], operands)

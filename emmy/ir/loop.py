@@ -11,14 +11,14 @@
           | Op(name, args, dtype)                a scalar operation of emmy.ir.scalar
           | Fold(kind, axis, body, operand)      kind: sum prod max min or and m2, over the whole axis
           | Scan(kind, axis, at, body)           the fold over axis = 0 .. at, inclusive
-          | Online(axis, score, value, operand)  sum over axis of exp(score - max over axis of score) * value, in one pass
+          | Online(axis, score, value, operand)  sum over axis of exp(score - max over axis of score) * value, one pass
 
 Extents and indices are `Expr` of dtype i64 themselves; gathers are loads whose index holds a load.  Fold(`m2`) is the
 sum of squared deviations from the mean over the axis, in one pass.  `operand` is set on sums of products that come from
 a contraction: the type that its two factors have in the original program, to which a schedule may round them (so that a
-bf16 product may use bf16 tensor cores and an f32 product may not); empty means no rounding.  `where` is lazy: a load in the branch that is not
-chosen may be out of range.  Floats are held as f32 (dtype `f32`) whatever they are stored as; `Op("cast", …, "bf16")`
-rounds and stays an f32 register value.
+bf16 product may use bf16 tensor cores and an f32 product may not); empty means no rounding.  `where` is lazy: a load in
+the branch that is not chosen may be out of range.  Floats are held as f32 (dtype `f32`) whatever they are stored as;
+`Op("cast", …, "bf16")` rounds and stays an f32 register value.
 
 Nodes are interned: equal content is the same object, so equality is identity and common sub-expressions are shared.
 Bound axes may shadow; `emmy.ir.normal` gives every body its canonical spelling, and `text` of that spelling is the

@@ -15,8 +15,26 @@ from dataclasses import replace
 
 from emmy.ir.build import iadd, idiv, imod, imul, isub, rebuild, scalar
 from emmy.ir.loop import (
-    Ax, Binder, Body, Const, Expr, Fold, Load, Online, Op, Out, Scan, Tensor, ax, const, fold, load, online, scan, visit,
-)  # fmt: skip
+    Ax,
+    Binder,
+    Body,
+    Const,
+    Expr,
+    Fold,
+    Load,
+    Online,
+    Op,
+    Out,
+    Scan,
+    Tensor,
+    ax,
+    const,
+    fold,
+    load,
+    online,
+    scan,
+    visit,
+)
 from emmy.ir.order import sort_operands
 
 Env = dict[Ax, Expr]

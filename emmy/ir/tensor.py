@@ -13,7 +13,7 @@ Primitives (the argument letters are those of `SIGNATURES`: s text, n number, h 
     Where t t t h                 choice, broadcast
     Cast s t                      a change of type that the user wrote: rounds
     As s t                        the storage type of an interior value: rounds only if it is stored
-    Reduce s s t h                kind and axes `0,2`; reduced axes stay with extent 1; `sum:bf16` is a contraction's sum
+    Reduce s s t h                kind and axes `0,2`; reduced axes stay with extent 1; `sum:bf16`: a contraction's sum
     Scan s n t                    inclusive prefix fold along one axis
     Map s s t h                   value(d) = x[map(d)]; where the index is out of range: the fill (empty: never happens)
     Gather1..3 s t t.. h          value(d) = x[map(d)]; the map may hold `(load k …)` of the k-th index tensor
@@ -71,7 +71,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class OpaqueCall:
-    """A Torch IR node that PyTorch executes: its index in the graph, tensor operands and results as term ids, and why."""
+    """A Torch IR node that PyTorch executes: index in the graph, tensor operands and results as term ids, and why."""
 
     node: int
     operands: tuple[int, ...]
@@ -244,11 +244,18 @@ class Terms:
         return self.add(kind, args, Tensor(self.dtype(x), shape))
 
     def scatter(
-        self, mode: str, extent: Expr, condition: Expr, source: Sequence[Expr], base: int, indices: Sequence[int], src: int
+        self,
+        mode: str,
+        extent: Expr,
+        condition: Expr,
+        source: Sequence[Expr],
+        base: int,
+        indices: Sequence[int],
+        src: int,
     ) -> int:
-        """base[d] folded with src[source(j)] over the j < extent whose condition(d, j) holds; mode: set sum prod amax amin.
+        """base[d] folded with src[source(j)] over the j < extent whose condition(d, j) holds.
 
-        The condition may load `indices[k-1]` as slot k; `j` is the axis `ax("j", extent)`.
+        `mode`: set sum prod amax amin.  The condition may load `indices[k-1]` as slot k; `j` is `ax("j", extent)`.
         """
         kind, shape = f"Scatter{len(indices)}", self.shape(base)
         args = (mode, extent.text, condition.text, index_text(tuple(source)), base, *indices, src, shape)
@@ -266,8 +273,8 @@ class Terms:
         """
         reduced = tuple(const(1) if i in axes else e for i, e in enumerate(full))
         args = (
-            name, index_text(tuple(x_map)), self._zero_fill(x, x_map), index_text(tuple(y_map)), self._zero_fill(y, y_map),
-            axes_text(axes), x, y, full, reduced, out_shape, index_text(tuple(out_map)),
+            name, index_text(tuple(x_map)), self._zero_fill(x, x_map), index_text(tuple(y_map)),
+            self._zero_fill(y, y_map), axes_text(axes), x, y, full, reduced, out_shape, index_text(tuple(out_map)),
         )  # fmt: skip
         return self.add("Contract", args, Tensor(promote([self.dtype(x), self.dtype(y)]), out_shape))
 
@@ -435,4 +442,15 @@ def scalar_dtype(name: str, types: Sequence[str]) -> str:
     return "f32" if row.result == "float" and DTYPES[t].kind != "float" else t
 
 
-__all__ = ["PRIMITIVES", "SIGNATURES", "Program", "Shape", "Term", "Terms", "axes_text", "broadcast", "coordinates", "isub"]
+__all__ = [
+    "PRIMITIVES",
+    "SIGNATURES",
+    "Program",
+    "Shape",
+    "Term",
+    "Terms",
+    "axes_text",
+    "broadcast",
+    "coordinates",
+    "isub",
+]

@@ -1,7 +1,8 @@
 """Every command that README and docs show is run here, and what they show of its output is what it prints.
 
-A block starts with three backticks and `console`; `console gpu` needs a GPU.  Lines after `$ ` are commands (`\\` continues
-one), other lines are output, where `…` stands for anything.  The commands of a page run in order in one folder.
+A block starts with three backticks and `console`; `console gpu` needs a GPU.  Lines after `$ ` are commands (`\\`
+continues one), other lines are output, where `…` stands for anything.  The commands of a page run in order in one
+folder.
 """
 
 import os

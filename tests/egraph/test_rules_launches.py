@@ -145,7 +145,10 @@ FUSES: dict[str, tuple[Facts, str, tuple[object, ...], tuple[Facts, ...]]] = {
         ("single-consumer", 1, 0, 2, STRANDED),
         (pair(),),
     ),
-    "admit-grown": (composed("grow", 99, 99, 9), "admit", (9,), (composed("fuse", 99, 99, 9), composed("grow", copies=1))),
+    "admit-grown": (
+        composed("grow", 99, 99, 9), "admit", (9,),
+        (composed("fuse", 99, 99, 9), composed("grow", copies=1)),
+    ),
     "admit": (
         composed("fuse", MOST, BOUNDS["MAX_REDUCTIONS"], BOUNDS["MAX_WIDE"]), "admit", (9,),
         (
