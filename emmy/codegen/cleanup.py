@@ -6,8 +6,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from emmy.ir.kernel import (
-    Declare, Elem, For, If, Kernel, Let, Load, LoadVector, S, Shuffle, StoreVector, Var, children, walk,
-)  # fmt: skip
+    Declare,
+    Elem,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    LoadVector,
+    S,
+    Shuffle,
+    StoreVector,
+    Var,
+    children,
+    walk,
+)
 
 
 def without_dead_registers(kernel: Kernel) -> Kernel:

@@ -7,9 +7,32 @@ from contextlib import contextmanager
 from typing import Literal
 
 from emmy.ir.kernel import (
-    Assign, Barrier, Bin, Buffer, Builtin, Call, Comment, Convert, Declare, Elem, For, If, Layout, Let, Lit, Load,
-    Place, S, Select, Shuffle, Store, Target, Un, Var, X,
-)  # fmt: skip
+    Assign,
+    Barrier,
+    Bin,
+    Buffer,
+    Builtin,
+    Call,
+    Comment,
+    Convert,
+    Declare,
+    Elem,
+    For,
+    If,
+    Layout,
+    Let,
+    Lit,
+    Load,
+    Place,
+    S,
+    Select,
+    Shuffle,
+    Store,
+    Target,
+    Un,
+    Var,
+    X,
+)
 
 INTS = ("i32", "i64", "u32", "u64", "i16", "i8", "u8")
 _RANK = {"i32": 0, "u32": 1, "i64": 2, "u64": 3}

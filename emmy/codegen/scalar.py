@@ -15,8 +15,20 @@ from dataclasses import dataclass, field
 
 from emmy.codegen import folds
 from emmy.codegen.expr import (
-    Code, Names, add, call, compare, convert, div, global_at, mod, mul, negate, select, sub,
-)  # fmt: skip
+    Code,
+    Names,
+    add,
+    call,
+    compare,
+    convert,
+    div,
+    global_at,
+    mod,
+    mul,
+    negate,
+    select,
+    sub,
+)
 from emmy.codegen.identifiers import RESERVED, identifier
 from emmy.codegen.ranges import NARROW, Ranges
 from emmy.ir.dtype import DTYPES, register

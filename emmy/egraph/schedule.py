@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from emmy.egraph.egg import Egg
-from emmy.egraph.families import attention, contraction
+from emmy.egraph.families import attention, contraction, plain
 from emmy.egraph.families import map as maps
-from emmy.egraph.families import plain
 from emmy.egraph.families import row as reduced
 from emmy.egraph.families import scan as scans
 from emmy.egraph.families import turn as turns

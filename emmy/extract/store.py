@@ -21,8 +21,16 @@ from emmy.errors import StoreError
 from emmy.extract import schema
 from emmy.extract.database import Database, version_of
 from emmy.extract.records import (
-    Failure, KernelRecord, Measurement, PlanMeasurement, Regime, Routing, Run, Sizes, Snapshot,
-)  # fmt: skip
+    Failure,
+    KernelRecord,
+    Measurement,
+    PlanMeasurement,
+    Regime,
+    Routing,
+    Run,
+    Sizes,
+    Snapshot,
+)
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -190,7 +190,8 @@ def _value(exported: Any, constants: Mapping[str, torch.Tensor], target: str) ->
 
 
 def _inputs(exported: Any, walk: Walk) -> tuple[list[Input], tuple[Input | ScalarInput, ...]]:
-    from torch.export.graph_signature import ConstantArgument, InputKind as Kind, TensorArgument
+    from torch.export.graph_signature import ConstantArgument, TensorArgument
+    from torch.export.graph_signature import InputKind as Kind
 
     kinds: dict[Any, InputKind] = {
         Kind.USER_INPUT: "user",

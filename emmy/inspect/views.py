@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from textwrap import indent
 
 from emmy.egraph.egg import rules_in
-from emmy.egraph.numbering import Prim
 from emmy.egraph.naming import Names
+from emmy.egraph.numbering import Prim
 from emmy.ir.loop import Tensor
 from emmy.ir.show import show_tensor, show_torch
 from emmy.planning import Chosen

@@ -17,8 +17,17 @@ import numpy as np
 
 from emmy.errors import EmmyError
 from emmy.ir.arrays import (
-    REDUCE, Array, Factors, Frame, Value, identity, multiply, numpy_dtype, running_m2, union,
-)  # fmt: skip
+    REDUCE,
+    Array,
+    Factors,
+    Frame,
+    Value,
+    identity,
+    multiply,
+    numpy_dtype,
+    running_m2,
+    union,
+)
 from emmy.ir.dtype import is_float, register
 from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Out, Scan, Size
 from emmy.ir.scalar import SCALAR

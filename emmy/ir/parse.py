@@ -8,8 +8,22 @@ from collections.abc import Iterator
 from emmy.errors import EmmyError
 from emmy.ir.dtype import DTYPES
 from emmy.ir.loop import (
-    FOLD_KINDS, Ax, Body, Const, Expr, Out, Tensor, ax, const, fold, load, online, op, scan, size,
-)  # fmt: skip
+    FOLD_KINDS,
+    Ax,
+    Body,
+    Const,
+    Expr,
+    Out,
+    Tensor,
+    ax,
+    const,
+    fold,
+    load,
+    online,
+    op,
+    scan,
+    size,
+)
 from emmy.ir.scalar import SCALAR
 
 _TOKEN = re.compile(r"[()\[\]]|[^\s()\[\]]+")

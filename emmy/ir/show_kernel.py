@@ -15,10 +15,41 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from emmy.ir.kernel import (
-    AsyncCommit, AsyncCopy, AsyncWait, Assign, Atomic, Barrier, Bin, Buffer, Builtin, Call, Comment, Convert, Declare,
-    Elem, Fence, For, If, Kernel, LdMatrix, Let, Lit, Load, LoadVector, Mma, Place, S, Select, Shuffle, Store,
-    StoreVector, Un, Var, WarpSync, X,
-)  # fmt: skip
+    Assign,
+    AsyncCommit,
+    AsyncCopy,
+    AsyncWait,
+    Atomic,
+    Barrier,
+    Bin,
+    Buffer,
+    Builtin,
+    Call,
+    Comment,
+    Convert,
+    Declare,
+    Elem,
+    Fence,
+    For,
+    If,
+    Kernel,
+    LdMatrix,
+    Let,
+    Lit,
+    Load,
+    LoadVector,
+    Mma,
+    Place,
+    S,
+    Select,
+    Shuffle,
+    Store,
+    StoreVector,
+    Un,
+    Var,
+    WarpSync,
+    X,
+)
 
 _BUILTIN = {"tid": "tid", "bid_x": "block.x", "bid_y": "block.y", "bid_z": "block.z", "grid_x": "grid.x"}
 

@@ -20,9 +20,9 @@ from emmy.runtime.cache import CubinCache
 from emmy.runtime.flow import Flow, analyse
 from emmy.runtime.instance import Instance, Segment
 from emmy.runtime.nvrtc import Job
-from emmy.settings import Settings
 from emmy.runtime.sizes import Argument, bind_sizes
 from emmy.runtime.tensors import TORCH, accept, plain, poison, view
+from emmy.settings import Settings
 
 # runs one operation with PyTorch: the node, its tensor operands in order, the sizes of this call
 Opaque = Callable[[Node, list[Tensor], dict[str, int]], tuple[Tensor, ...]]

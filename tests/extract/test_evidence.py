@@ -10,8 +10,14 @@ import pytest
 
 from emmy.errors import EvidenceError, LoweringError
 from emmy.extract.evidence import (
-    PlanOption, RowOption, choose_plan, decide, family_bias, predicted_share, require_measured,
-)  # fmt: skip
+    PlanOption,
+    RowOption,
+    choose_plan,
+    decide,
+    family_bias,
+    predicted_share,
+    require_measured,
+)
 from emmy.extract.golden import from_measurements, write_golden
 from emmy.extract.lookup import evidence_for_compile
 from emmy.extract.records import Failure, Measurement, PlanMeasurement, Regime

@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 
 from emmy.errors import StoreError
 from emmy.extract.golden import (
-    GoldenRow, file_name, from_measurements, golden_path, import_golden, read_golden, write_golden,
-)  # fmt: skip
+    GoldenRow,
+    file_name,
+    from_measurements,
+    golden_path,
+    import_golden,
+    read_golden,
+    write_golden,
+)
 from emmy.extract.lookup import evidence_for_compile
 from emmy.extract.records import Measurement, Regime
 from emmy.extract.store import Store

@@ -16,8 +16,15 @@ import pytest
 from emmy.errors import StoreError
 from emmy.extract import schema
 from emmy.extract.records import (
-    Failure, KernelRecord, Measurement, PlanMeasurement, Regime, Routing, Run, plan_key,
-)  # fmt: skip
+    Failure,
+    KernelRecord,
+    Measurement,
+    PlanMeasurement,
+    Regime,
+    Routing,
+    Run,
+    plan_key,
+)
 from emmy.extract.store import Store, default_path
 
 duckdb = pytest.importorskip("duckdb")

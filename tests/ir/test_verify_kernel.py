@@ -9,9 +9,32 @@ import pytest
 
 from emmy.codegen.lower import lower
 from emmy.ir.kernel import (
-    AsyncCommit, AsyncCopy, AsyncWait, Assign, Barrier, Bin, Buffer, Builtin, Call, Declare, For, If, Kernel, Let, Lit,
-    Load, LoadVector, Mma, Param, Place, S, Shuffle, Store, Var, WarpSync,
-)  # fmt: skip
+    Assign,
+    AsyncCommit,
+    AsyncCopy,
+    AsyncWait,
+    Barrier,
+    Bin,
+    Buffer,
+    Builtin,
+    Call,
+    Declare,
+    For,
+    If,
+    Kernel,
+    Let,
+    Lit,
+    Load,
+    LoadVector,
+    Mma,
+    Param,
+    Place,
+    S,
+    Shuffle,
+    Store,
+    Var,
+    WarpSync,
+)
 from emmy.ir.loop import const
 from emmy.ir.schedule import Row
 from emmy.ir.target import target

@@ -1,8 +1,8 @@
 """Hand-written kernels and plans for the runtime's tests."""
 
+from emmy.ir.build import iadd, idiv, imul
 from emmy.ir.graph import Node, Output, Ref, SizeVar
 from emmy.ir.loop import Expr, Tensor, const, size
-from emmy.ir.build import iadd, idiv, imul
 from emmy.ir.plan import Buffer, KernelLaunch, Launch, OpaqueLaunch, Plan, Role
 
 S = size("s")

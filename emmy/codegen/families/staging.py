@@ -16,8 +16,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 from emmy.codegen.expr import (
-    TID, Code, add, both, convert, div, elem, i32, lt, mod, mul, select, shared_at,
-)  # fmt: skip
+    TID,
+    Code,
+    add,
+    both,
+    convert,
+    div,
+    elem,
+    i32,
+    lt,
+    mod,
+    mul,
+    select,
+    shared_at,
+)
 from emmy.codegen.families.frame import Env, Frame, Known, clamp, merged_stride, static
 from emmy.codegen.families.statistics import Statistics
 from emmy.ir.dtype import DTYPES, register

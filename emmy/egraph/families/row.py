@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Any
 
 from emmy.ir.build import scalar
-
 from emmy.ir.config import KernelConfig
 from emmy.ir.dtype import dtype
 from emmy.ir.evaluate import integer

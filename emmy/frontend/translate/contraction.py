@@ -6,12 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from emmy.frontend.translate.call import (
-    Call, Decline, Handler, axis, constant, convert, number, stored, wide,
-)  # fmt: skip
+    Call,
+    Decline,
+    Handler,
+    axis,
+    constant,
+    convert,
+    number,
+    stored,
+    wide,
+)
 from emmy.frontend.translate.layout import reshape
 from emmy.frontend.translate.promotion import promote
-from emmy.ir.dtype import is_float
 from emmy.ir.build import idiv, imod
+from emmy.ir.dtype import is_float
 from emmy.ir.loop import Expr, const
 from emmy.ir.tensor import Shape, Terms, broadcast, coordinates
 

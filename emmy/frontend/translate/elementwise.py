@@ -6,8 +6,17 @@ import math
 from typing import Any, Final
 
 from emmy.frontend.translate.call import (
-    Call, Decline, Handler, Value, as_type, constant, convert, rounded, stored, wide,
-)  # fmt: skip
+    Call,
+    Decline,
+    Handler,
+    Value,
+    as_type,
+    constant,
+    convert,
+    rounded,
+    stored,
+    wide,
+)
 from emmy.ir.dtype import is_float
 from emmy.ir.loop import Expr
 from emmy.ir.tensor import Terms

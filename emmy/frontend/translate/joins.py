@@ -6,8 +6,17 @@ from collections.abc import Sequence
 from typing import Final
 
 from emmy.frontend.translate.call import (
-    Call, Decline, Handler, Value, at, axis, convert, mask_along, number, numel,
-)  # fmt: skip
+    Call,
+    Decline,
+    Handler,
+    Value,
+    at,
+    axis,
+    convert,
+    mask_along,
+    number,
+    numel,
+)
 from emmy.frontend.translate.layout import ONE, ZERO, reshape, select_at, slice_of
 from emmy.ir.build import iadd, isub
 from emmy.ir.loop import Expr, const

@@ -6,8 +6,20 @@ from itertools import product
 from typing import Any, Final
 
 from emmy.frontend.translate.call import (
-    Call, Decline, Handler, Value, at, axes, axis, convert, extent, mask, number, numel, static,
-)  # fmt: skip
+    Call,
+    Decline,
+    Handler,
+    Value,
+    at,
+    axes,
+    axis,
+    convert,
+    extent,
+    mask,
+    number,
+    numel,
+    static,
+)
 from emmy.ir.build import iadd, idiv, imod, imul, isub, scalar
 from emmy.ir.loop import Expr, const
 from emmy.ir.tensor import Shape, Terms, coordinates

@@ -5,8 +5,17 @@ from __future__ import annotations
 from typing import Any, Final
 
 from emmy.frontend.translate.call import (
-    Call, Decline, Handler, Value, as_type, common_type, constant, convert, rounded, zero_like,
-)  # fmt: skip
+    Call,
+    Decline,
+    Handler,
+    Value,
+    as_type,
+    common_type,
+    constant,
+    convert,
+    rounded,
+    zero_like,
+)
 from emmy.ir.dtype import DTYPES, is_float
 from emmy.ir.tensor import Terms
 

@@ -7,8 +7,18 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from emmy.frontend.translate.call import (
-    Call, Decline, Handler, axes, axis, constant, convert, number, numel, stored, wide,
-)  # fmt: skip
+    Call,
+    Decline,
+    Handler,
+    axes,
+    axis,
+    constant,
+    convert,
+    number,
+    numel,
+    stored,
+    wide,
+)
 from emmy.frontend.translate.elementwise import ELEMENTWISE
 from emmy.frontend.translate.layout import reshape
 from emmy.ir.dtype import is_float

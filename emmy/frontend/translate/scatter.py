@@ -7,8 +7,20 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from emmy.frontend.translate.call import (
-    Call, Decline, Handler, Value, at, axis, constant, convert, mask, mask_along, number, numel, stored,
-)  # fmt: skip
+    Call,
+    Decline,
+    Handler,
+    Value,
+    at,
+    axis,
+    constant,
+    convert,
+    mask,
+    mask_along,
+    number,
+    numel,
+    stored,
+)
 from emmy.frontend.translate.indexing import aligned, first_dim, read, tensor_positions, unflatten, wrap
 from emmy.frontend.translate.joins import cat_of
 from emmy.frontend.translate.layout import reshape, slice_of, slice_start, wrapped_index

@@ -16,7 +16,8 @@ from emmy.frontend.dtypes import FROM_TORCH, TO_TORCH
 from emmy.frontend.translate import HANDLERS, translate
 from emmy.frontend.translate.histogram import op_names
 from emmy.frontend.translate.promotion import promote
-from emmy.frontend.translate.samples import NOT_TENSORS, SAMPLES, operands as sample_operands
+from emmy.frontend.translate.samples import NOT_TENSORS, SAMPLES
+from emmy.frontend.translate.samples import operands as sample_operands
 from emmy.ir.graph import Graph
 from tests.frontend.translate.reference import check_all, compare, operands, run, to_numpy
 
