@@ -57,7 +57,7 @@ class _Run:
     def held(self, t: torch.Tensor) -> Array:
         """A copy of a tensor as the evaluator holds it: floats in the type of the arithmetic."""
         t = t.detach().cpu()
-        return np.array((t.double() if t.is_floating_point() else t).numpy(), self.real if t.is_floating_point() else None)
+        return np.array(t.double().numpy(), self.real) if t.is_floating_point() else np.array(t.numpy())
 
     def tensor(self, name: str) -> torch.Tensor:
         import torch

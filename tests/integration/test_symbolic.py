@@ -45,7 +45,8 @@ class Layer(nn.Module):
         b, s, _ = x.shape
         h = self.before(x)
         q, k, v = (w(h).view(b, s, -1, HEAD).transpose(1, 2) for w in (self.q, self.k, self.v))
-        a = nn.functional.scaled_dot_product_attention(self.turned(q), self.turned(k), v, is_causal=True, enable_gqa=True)
+        q, k = self.turned(q), self.turned(k)
+        a = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         x = x + self.o(a.transpose(1, 2).reshape(b, s, -1))
         h = self.after(x)
         return x + self.down(nn.functional.silu(self.gate(h)) * self.up(h))
@@ -124,17 +125,19 @@ def test_every_card_takes_the_kernels(compiled, arch):
 @pytest.mark.skipif(not host_cuda.available(), reason="no C++ compiler")
 @pytest.mark.parametrize("length", (1, 17))
 def test_kernels_compute_their_bodies_on_the_host(compiled, length):
-    model, s = compiled
+    _, s = compiled
     (size,) = s.plan.sizes
     sizes = {size.name: length}
     rng = np.random.default_rng(length)
     for c in {c.name: c for c in s.launches if not c.at_build}.values():
         body = c.priced.body
         shapes = [evaluated_shape(t.shape, length) for t in body.slots]
-        arrays = [rng.standard_normal(n).astype(host_cuda.NUMPY[t.dtype]) for n, t in zip(shapes, body.slots, strict=True)]
+        types = [host_cuda.NUMPY[t.dtype] for t in body.slots]
+        arrays = [rng.standard_normal(n).astype(t) for n, t in zip(shapes, types, strict=True)]
         expected = evaluate(body, [a.astype(np.float64) for a in arrays], sizes)
         found = host_cuda.run(c.kernel, arrays, sizes, [e.shape for e in expected])
-        terms = max([1, *(evaluated_shape((n.axis.extent,), length)[0] for n in body.nodes if isinstance(n, Fold | Online))])
+        folds = tuple(n.axis.extent for n in body.nodes if isinstance(n, Fold | Online))
+        terms = max([1, *evaluated_shape(folds, length)])
         for f, e, o in zip(found, expected, body.outs, strict=True):
             scale = np.abs(e[np.isfinite(e)]).max(initial=1.0)
             rounded = {o.tensor.dtype, *(n.dtype for n in body.nodes if isinstance(n, Load) and is_float(n.dtype))}
@@ -143,4 +146,4 @@ def test_kernels_compute_their_bodies_on_the_host(compiled, length):
 
 
 def evaluated_shape(shape, length: int) -> tuple[int, ...]:
-    return tuple(integer(e, {n: length for n in e.sizes}) for e in shape)
+    return tuple(integer(e, dict.fromkeys(e.sizes, length)) for e in shape)
