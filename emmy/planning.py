@@ -47,6 +47,9 @@ def build_plan(
 ) -> Plan:
     """Buffers for every tensor that a launch or an output touches, and the launches in order."""
     number = {names.tensor(t): t for t in _touched(model, chosen)}
+    # a tensor that a second launch makes as well has a buffer of its own there
+    ours = [c for c in chosen if isinstance(c, Chosen)]
+    number.update({name: t for c in ours for t, name in zip(c.launch.results, c.results, strict=True)})
     buffers = {
         i.name: Buffer(i.name, i.tensor, "input" if i.kind == "user" else i.kind, i.target or i.name)
         for i in graph.inputs

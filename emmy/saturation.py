@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from emmy.codegen.cuda import source
 from emmy.codegen.lower import lower
 from emmy.egraph.model import Limits, ModelGraph, saturate
+from emmy.egraph.fusion import Launch
 from emmy.egraph.naming import Names, unique
 from emmy.errors import EmmyError, LoweringError, UsageError
 from emmy.extract.choice import Candidate, Choice
@@ -237,7 +238,7 @@ class _Kernels:
                 at_build = all(t in self.model.anchors.folded for t in launch.results)
                 chosen.append(
                     Chosen(
-                        launch, priced, *made, self._buffers(launch.operands), self._buffers(launch.results), at_build
+                        launch, priced, *made, self._buffers(launch.operands), self._results(launch, choice), at_build
                     )
                 )
             if not refused and not self._refuse_uncompilable(chosen):
@@ -245,6 +246,13 @@ class _Kernels:
 
     def _buffers(self, tensors: tuple[int, ...]) -> tuple[str, ...]:
         return tuple(self.names.tensor(t) for t in tensors)
+
+    def _results(self, launch: Launch, choice: Choice) -> tuple[str, ...]:
+        """Buffers of what a launch makes; apart where readers take the tensor from another launch."""
+        return tuple(
+            name if choice.makers.get(t, launch.id) == launch.id else f"{name}_by_{launch.id}"
+            for t, name in zip(launch.results, self._buffers(launch.results), strict=True)
+        )
 
     def _opaque_candidates(self) -> list[Candidate]:
         n = self.model.numbering.numbers
