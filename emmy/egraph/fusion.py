@@ -15,7 +15,7 @@ from emmy.egraph.anchors import Anchors
 from emmy.egraph.egg import Egg
 from emmy.egraph.loop import LoopGraph
 from emmy.egraph.numbering import Numbering, Prim
-from emmy.ir.counts import contractions, recomputation, reductions
+from emmy.ir.counts import apart, contractions, recomputation, reductions
 from emmy.ir.lift import lift
 from emmy.ir.loop import Body
 from emmy.ir.normal import compose, reslot
@@ -219,7 +219,8 @@ class Fusion:
         return any(r not in done for r in self.egg.freeze().rows("request"))
 
     def _counts(self, q: int, d: Draft, request: tuple[int, int, int, str]) -> tuple[object, ...]:
-        return (q, d.rule, contractions(d.body), reductions(d.body), d.wide, self._copies_read(d, request))
+        copies = self._copies_read(d, request)
+        return (q, d.rule, contractions(d.body), reductions(d.body), d.wide, copies, apart(d.body))
 
     def _copies_read(self, d: Draft, request: tuple[int, int, int, str]) -> int:
         """How many pairs of operands hold one value, the consumer's own left out.

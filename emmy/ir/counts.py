@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from emmy.ir.build import bounds
-from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Scan, Size
+from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Scan, Size, visit
 
 # Points that one tile of a kernel holds of an axis before a value that lacks the axis is computed again.
 TILE = 256
@@ -37,6 +37,25 @@ def contractions(body: Body) -> int:
     inner = {n.body for n in body.nodes if isinstance(n, Fold) and n.operand}
     plain = sum(isinstance(n, Fold) and bool(n.operand) and n not in inner for n in body.nodes)
     return plain + sum(isinstance(n, Online) and not isinstance(n.value, Const) for n in body.nodes)
+
+
+def apart(body: Body) -> int:
+    """Pairs of contractions of which neither is inside the other and that read no common operand."""
+    inner = {n.body for n in body.nodes if isinstance(n, Fold) and n.operand}
+    products = [n for n in body.nodes if isinstance(n, Fold) and n.operand and n not in inner]
+    below = [_under(n) for n in products]
+    slots = [{n.slot for n in nodes if isinstance(n, Load)} for nodes in below]
+    return sum(
+        products[i] not in below[j] and products[j] not in below[i] and not slots[i] & slots[j]
+        for i in range(len(products))
+        for j in range(i)
+    )
+
+
+def _under(root: Expr) -> set[Expr]:
+    seen: dict[Expr, None] = {}
+    visit(root, seen)
+    return set(seen)
 
 
 def reductions(body: Body) -> int:

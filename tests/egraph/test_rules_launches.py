@@ -88,8 +88,10 @@ def keepable(other: int = 10, repeats: int = 1, **more: list[tuple[object, ...]]
     return pair(repeats=repeats, **{"shared": [(20,)], "single": [(1,)], "others-at": [(1, 0, other)], **more})
 
 
-def composed(kind: str, contractions: int = 1, reductions: int = 1, wide: int = 0, copies: int = 0) -> Facts:
-    return {"composed": [(9, kind, contractions, reductions, wide, copies)]}
+def composed(
+    kind: str, contractions: int = 1, reductions: int = 1, wide: int = 0, copies: int = 0, apart: int = 0
+) -> Facts:
+    return {"composed": [(9, kind, contractions, reductions, wide, copies, apart)]}
 
 
 GROW: Facts = {"opens": [(1, 0, 20)], "lifted": [(20, 2)]}
@@ -167,6 +169,11 @@ FUSES: dict[str, tuple[Facts, str, tuple[object, ...], tuple[Facts, ...]]] = {
     "decline-wide": (
         composed("fuse", 1, 1, BOUNDS["MAX_WIDE"] + 1), "declined", (9, "a second residual sum would be recomputed"),
         (composed("fuse", 1, 1, BOUNDS["MAX_WIDE"]), composed("grow", 1, 1, 9)),
+    ),
+    "decline-apart": (
+        composed("fuse", contractions=2, apart=1), "declined",
+        (9, "two contractions that share nothing would run one after the other"),
+        (composed("fuse", contractions=2), composed("grow", contractions=2, apart=1)),
     ),
     "decline-copies": (
         composed("grow", copies=1), "declined", (9, "one value would be read from two tensors"),
