@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from emmy.ir.build import iadd, idiv, imul
-from emmy.ir.loop import Ax, Body, Expr, ax
-from emmy.ir.views.flat import Flatten, decode, lane_step, total
+from emmy.ir.loop import Ax, Body, Expr, Load, ax
+from emmy.ir.views.flat import Flatten, decode, lane_step, total, unit_run
 from emmy.ir.views.map_view import Staged, map_view, staged_loads, stored_order
 
 
@@ -28,9 +28,11 @@ class TurnView:
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """The view at point (other, across = high*tile + row, along = low*tile + column) of a grid of square tiles.
+    """The view at (other, across = high*tile + row, along = low*tile + column) of a grid of square tiles, in vectors.
 
-    `values`, `stores` (flat) of the results; `turned` loads run along `row`.
+    A turned operand is read in vectors along `row = row_group*width + lane`: `sources[i]` is the load there.  Results
+    are made in vectors along `column = column_group*width + lane`: `values`, flat `stores`, and `known[i]`, what the
+    i-th turned load is in the values.  `direct` loads move as vectors beside the results.
     """
 
     other: Ax
@@ -38,9 +40,16 @@ class Turned:
     low: Ax
     row: Ax
     column: Ax
+    row_group: Ax
+    column_group: Ax
+    lane: Ax
+    width: int
     values: tuple[Expr, ...]
     stores: tuple[Expr, ...]
-    turned: tuple[Staged, ...]
+    wide_stores: tuple[bool, ...]
+    sources: tuple[Staged, ...]
+    known: tuple[Load, ...]
+    direct: tuple[Staged, ...]
 
 
 def turn_view(body: Body) -> TurnView | str:
@@ -58,8 +67,10 @@ def turn_view(body: Body) -> TurnView | str:
     return "no operand runs along another axis than the results"
 
 
-def turned(view: TurnView, tile: int) -> Turned:
-    """The view in square tiles of `tile` by `tile`."""
+def turned(view: TurnView, tile: int, width: int = 1) -> Turned | str:
+    """The view in square tiles of `tile` by `tile` and vectors of `width`, or why it has none of these."""
+    if width > 1 and any(a.size is None or a.size % width for a in (view.across, view.along)):
+        return f"an axis is no multiple of {width}"
     row, column = ax("row", tile), ax("column", tile)
     high = ax("high", idiv(iadd(view.across.extent, tile - 1), tile))
     low = ax("low", idiv(iadd(view.along.extent, tile - 1), tile))
@@ -70,11 +81,27 @@ def turned(view: TurnView, tile: int) -> Turned:
         view.along: iadd(imul(low, tile), column),
     }
     flatten = Flatten(view.body.slots)
-    values = tuple(flatten.apply(o.value, env) for o in view.body.outs)
-    stores = tuple(flatten.offset(o.index, o.tensor.shape, env) for o in view.body.outs)
-    loads = tuple(
-        s
-        for s in staged_loads(values, ax("u", 1), column)
-        if lane_step(s.load.index[0], row) == 1 and lane_step(s.load.index[0], column) not in (0, 1)
-    )
-    return Turned(other, high, low, row, column, values, stores, loads)
+    plain = tuple(flatten.apply(o.value, env) for o in view.body.outs)
+    loads = [s.load for s in staged_loads(plain, ax("u", 1), column) if _runs_across(s.load, row, column)]
+    row_group, column_group, lane = ax("v", tile // width), ax("q", tile // width), ax("u", width)
+    along_row: dict[Ax, Expr] = {row: iadd(imul(row_group, width), lane) if width > 1 else row_group}
+    along_column: dict[Ax, Expr] = {column: iadd(imul(column_group, width), lane) if width > 1 else column_group}
+    moved = {s.load: s for s in staged_loads([flatten.apply(v, along_row) for v in plain], lane, row_group)}
+    sources = [moved.get(flatten.apply(x, along_row)) for x in loads]  # type: ignore[call-overload]
+    if not loads or None in sources:
+        return f"no turned operand moves in vectors of {width}"
+    known = tuple(flatten.apply(x, along_column) for x in loads)
+    values = tuple(flatten.apply(v, along_column) for v in plain)
+    at = {a: flatten.apply(e, along_column) for a, e in env.items()}
+    stores = tuple(flatten.offset(o.index, o.tensor.shape, at) for o in view.body.outs)
+    wide = tuple(width > 1 and unit_run(s, lane) for s in stores)
+    direct = tuple(s for s in staged_loads(values, lane, column_group) if s.load not in known)
+    return Turned(
+        other, high, low, row, column, row_group, column_group, lane, width, values, stores, wide,
+        tuple(s for s in sources if s is not None), known, direct,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _runs_across(node: Load, row: Ax, column: Ax) -> bool:
+    index = node.index[0]
+    return lane_step(index, row) == 1 and lane_step(index, column) not in (0, 1)
