@@ -31,7 +31,7 @@ def operands(body: Body, sizes: Mapping[str, int], seed: int = 0) -> list[Array]
 def error(
     body: Body, kernel: Kernel, sizes: Mapping[str, int] | None = None, given: list[Array] | None = None
 ) -> float:
-    """Largest error over all results, in units of `epsilon * (1 + |reference|)` of the result's type."""
+    """Largest error over all results, in the units of `distance`."""
     sizes = sizes or {}
     arrays = operands(body, sizes) if given is None else given
     expected = evaluate(body, arrays, sizes)
@@ -41,11 +41,18 @@ def error(
 
 
 def distance(body: Body, found: list[Array], expected: list[Array]) -> float:
-    """Largest difference in units of `epsilon * (1 + |reference|)`; NaN must stand where the reference has it."""
+    """Largest difference in units of `epsilon * (scale + |reference|)`; NaN must stand where the reference has it.
+
+    `epsilon` is that of the result's type (at least 2^-20); `scale` is the root mean square of the reference along its
+    last axis, at least 1.  A small element may be what is left of a sum of large terms, each of which was rounded (to
+    the operand type of a contraction, or to f32 as the sum went on), so its own magnitude says nothing about its error:
+    the magnitude of its neighbours does.
+    """
     worst = 0.0
     for e, f, o in zip(expected, found, body.outs, strict=True):
-        f, e = f.astype(np.float64), e.astype(np.float64)
+        f, e = np.atleast_1d(f.astype(np.float64)), np.atleast_1d(e.astype(np.float64))
         assert np.array_equal(np.isnan(e), np.isnan(f)), f"NaN where there should be none, or none: {np.isnan(f).sum()}"
-        scale = max(DTYPES[o.tensor.dtype].epsilon, 2.0**-20) * (1 + np.abs(e))
+        mean_square = np.mean(np.where(np.isfinite(e), e, 0.0) ** 2, axis=-1, keepdims=True) if e.size else 0.0
+        scale = max(DTYPES[o.tensor.dtype].epsilon, 2.0**-20) * (np.maximum(1.0, np.sqrt(mean_square)) + np.abs(e))
         worst = max(worst, float(np.nanmax(np.abs(f - e) / scale, initial=0.0)))
     return worst
