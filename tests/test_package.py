@@ -36,7 +36,8 @@ def test_the_wheel_carries_rules_golden_files_configurations_and_types(tmp_path:
     rules = {f"emmy/_rulesets/{p.relative_to(ROOT / 'rulesets')}" for p in (ROOT / "rulesets").rglob("*.egg")}
     assert rules and rules <= names
     assert {"emmy/_golden/README.md", "emmy/py.typed"} <= names
-    assert {f"emmy/frontend/configs/{p.name}" for p in (ROOT / "emmy/frontend/configs").glob("*.json")} <= names
+    data = {str(p.relative_to(ROOT)) for kind in ("*.json", "*.csv") for p in (ROOT / "emmy").rglob(kind)}
+    assert "emmy/frontend/translate/op_names.csv" in data and data <= names
     assert not [n for n in names if n.startswith(("tests/", "docs/", "experiments/"))]
 
     find = "from emmy.resources import rulesets, golden; print(rulesets().name, golden().name)"

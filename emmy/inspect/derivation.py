@@ -8,7 +8,7 @@ rewrite that the plan rests on, each once, what is used before what uses it.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from emmy.egraph.egg import rules_in
@@ -225,8 +225,3 @@ def _lowered(s: Saturation, c: Chosen, letter: str, source: str, target: str) ->
 
 def _lines(text: str) -> tuple[str, ...]:
     return tuple(text.splitlines())
-
-
-def slice_text(found: Sequence[Rewrite]) -> str:
-    """All rewrites, a blank line between two."""
-    return "\n\n".join(r.text for r in found)

@@ -56,9 +56,6 @@ class Node:
     source: str = ""
     module: str = ""
 
-    def kwarg(self, name: str, default: object = None) -> object:
-        return dict(self.kwargs).get(name, default)
-
 
 @dataclass(frozen=True, slots=True)
 class Output:

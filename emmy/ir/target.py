@@ -39,10 +39,6 @@ class Target:
         """89 for sm_89, 90 for sm_90a."""
         return int(self.arch.removeprefix("sm_").rstrip("af"))
 
-    @property
-    def has_fp8(self) -> bool:
-        return self.capability >= 89
-
 
 KiB: Final = 1024
 TARGETS: Final[dict[str, Target]] = {

@@ -81,10 +81,6 @@ def static(e: Expr | int, what: str) -> int:
     return n
 
 
-def static_shape(shape: Sequence[Expr], what: str = "a shape") -> tuple[int, ...]:
-    return tuple(static(e, what) for e in shape)
-
-
 def is_empty(tensor: Tensor) -> bool:
     return any(number(e) == 0 for e in tensor.shape)
 
