@@ -1,22 +1,18 @@
 """Plans that run on a GPU: hand-written kernels, compared with PyTorch."""
 
 import math
-import threading
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from emmy.errors import CompileError, DeviceError, InputError, PlanError
+from emmy.errors import InputError, PlanError
 from emmy.ir.graph import Node, Output, Ref
 from emmy.ir.plan import Buffer, Launch, Plan
-from emmy.ir.target import TARGETS
-from emmy.runtime.bench import measure, ratio
-from emmy.runtime.cache import CubinCache
-from emmy.runtime.module import Module, runs_on
+from emmy.runtime.module import Module
+from tests.runtime.gpu import equal, one, rows, weight
 from tests.runtime.plans import (
     ADD_ROW,
     COLUMNS,
@@ -32,48 +28,6 @@ from tests.runtime.plans import (
 )
 
 ROW = tensor(COLUMNS)
-
-
-@pytest.fixture(scope="module")
-def arch() -> str:
-    capability = torch.cuda.get_device_capability()
-    return next(a for a in reversed(TARGETS) if runs_on(a, capability))
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> CubinCache:
-    return CubinCache(tmp_path_factory.mktemp("cubins"))
-
-
-@pytest.fixture
-def build(arch: str, cache: CubinCache) -> Callable[..., Module]:
-    def make(p: Plan, weights: dict[str, Tensor] | None = None, **options: object) -> Module:
-        p = Plan(arch, p.buffers, p.launches, p.outputs, p.sizes)
-        return Module(p, weights or {}, cache=cache, **options)  # type: ignore[arg-type]
-
-    return make
-
-
-def rows(n: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(1000 * n + seed)
-    return torch.randn(n, COLUMNS, generator=generator).cuda()
-
-
-def weight() -> Tensor:
-    return torch.arange(COLUMNS, dtype=torch.float32)
-
-
-def one(module: Module, *inputs: Tensor) -> Tensor:
-    (out,) = module(*inputs)
-    assert isinstance(out, Tensor)
-    return out
-
-
-def equal(actual: object, expected: Tensor) -> bool:
-    """Same values, NaN in the same places."""
-    assert isinstance(actual, Tensor)
-    same = actual.shape == expected.shape and actual.dtype == expected.dtype
-    return same and bool(torch.all((actual == expected) | ((actual != actual) & (expected != expected))))
 
 
 # values
@@ -420,179 +374,3 @@ def test_inputs_constants_and_numbers_are_returned(build: Callable[..., Module])
     assert (values[1], values[3]) == (3, None)
     assert values[2] is values[4]
     assert equal(values[5], weight().cuda())
-
-
-# arguments
-
-
-@pytest.mark.gpu
-def test_views_are_read_as_the_values_they_show(build: Callable[..., Module]) -> None:
-    module = build(two_kernels(), {"linear.weight": weight()})
-    w = weight().cuda()
-    base = rows(12)
-    transposed = torch.randn(COLUMNS, 12, device="cuda").t()
-    misaligned = torch.randn(12 * COLUMNS + 1, device="cuda")[1:].view(12, COLUMNS)
-    expanded = torch.randn(1, COLUMNS, device="cuda").expand(12, COLUMNS)
-    for x in (base, base[3:], base.flip(0), transposed, misaligned, expanded, base[::2]):
-        assert equal(one(module, x), 2 * x + w)
-    gradient = rows(12).requires_grad_()
-    assert not one(module, gradient).requires_grad
-
-
-@pytest.mark.gpu
-def test_arguments_that_do_not_fit_are_refused(build: Callable[..., Module]) -> None:
-    module = build(two_kernels(), {"linear.weight": weight()})
-    with pytest.raises(InputError, match=r"expected 1 inputs \(x\), found 2"):
-        module(rows(1), rows(1))
-    with pytest.raises(InputError, match=r"input 'x': expected dtype f32, found f16"):
-        module(rows(1).half())
-    with pytest.raises(InputError, match=r"input 'x': expected it on cuda:0, found cpu"):
-        module(rows(1).cpu())
-    with pytest.raises(InputError, match=r"input 'x', dimension 1: expected 8, found 4"):
-        module(rows(2)[:, :4])
-    with pytest.raises(InputError, match=r"input 'x' has 1 dimensions"):
-        module(rows(2)[0])
-    with pytest.raises(InputError, match=r"input 'x': expected a tensor, found int"):
-        module(3)  # type: ignore[arg-type]
-    assert equal(one(module, rows(2)), 2 * rows(2) + weight().cuda())  # it still works
-
-
-# size bindings, streams, captures
-
-
-@pytest.mark.gpu
-def test_old_size_bindings_are_dropped_and_come_back(build: Callable[..., Module]) -> None:
-    module = build(two_kernels(), {"linear.weight": weight()}, max_bindings=2)
-    for n in (1, 2, 3, 1, 2, 3, 3, 2, 1):
-        assert equal(one(module, rows(n)), 2 * rows(n) + weight().cuda())
-        assert len(module._instances) <= 2
-
-
-@pytest.mark.gpu
-def test_a_growing_arena_does_not_strand_earlier_graphs(build: Callable[..., Module]) -> None:
-    module = build(two_kernels(), {"linear.weight": weight()}, poison=True)
-    for n in (4, 1000, 4, 200_000, 1000, 4):
-        x = rows(n)
-        assert equal(one(module, x), 2 * x + weight().cuda())
-
-
-@pytest.mark.gpu
-def test_calls_on_changing_streams_are_ordered(build: Callable[..., Module]) -> None:
-    module = build(two_kernels(), {"linear.weight": weight()})
-    streams = [torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.current_stream()]
-    inputs = [rows(400_000, seed) for seed in range(6)]
-    torch.cuda.synchronize()
-    results = []
-    for k, x in enumerate(inputs):
-        with torch.cuda.stream(streams[k % 3]):
-            results.append(one(module, x))
-    torch.cuda.synchronize()
-    for x, result in zip(inputs, results, strict=True):
-        assert equal(result, 2 * x + weight().cuda())
-
-
-@pytest.mark.gpu
-def test_calls_from_several_threads(build: Callable[..., Module]) -> None:
-    module = build(two_kernels(), {"linear.weight": weight()})
-    wrong: list[int] = []
-
-    def work(seed: int) -> None:
-        x = rows(1000 + seed, seed)
-        for _ in range(10):
-            if not equal(one(module, x), 2 * x + weight().cuda()):
-                wrong.append(seed)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert wrong == []
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("warm", [True, False])
-def test_a_capture_of_the_callers_own_replays(build: Callable[..., Module], warm: bool) -> None:
-    module = build(two_kernels(), {"linear.weight": weight()})
-    x = rows(300)
-    if warm:
-        one(module, x)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = one(module, x)
-    for seed in range(3):
-        x.copy_(rows(300, seed))
-        graph.replay()
-        assert equal(out, 2 * x + weight().cuda())
-    assert equal(one(module, x), 2 * x + weight().cuda())
-
-
-@pytest.mark.gpu
-def test_a_closed_module_gives_its_memory_back(build: Callable[..., Module]) -> None:
-    module = build(two_kernels(), {"linear.weight": weight()})
-    one(module, rows(1_000_000))
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    module.close()
-    assert before - torch.cuda.memory_allocated() >= 32_000_000
-
-
-# what cannot run
-
-
-@pytest.mark.gpu
-def test_code_for_another_gpu_is_refused(cache: CubinCache) -> None:
-    other = "sm_120a" if torch.cuda.get_device_capability() != (12, 0) else "sm_80"
-    with pytest.raises(DeviceError, match=f"the plan is for {other}"):
-        Module(two_kernels(other), {"linear.weight": weight()}, cache=cache)
-
-
-@pytest.mark.gpu
-def test_source_that_does_not_compile_is_refused(build: Callable[..., Module]) -> None:
-    buffers = [buffer("x", "input"), buffer("y", "output")]
-    with pytest.raises(CompileError, match="refuses kernel 'bad'"):
-        build(plan(buffers, [launch("bad", "x", "y", "not CUDA")], "y"))
-
-
-@pytest.mark.gpu
-def test_more_shared_memory_than_there_is_is_refused(build: Callable[..., Module]) -> None:
-    buffers = [buffer("x", "input"), buffer("y", "output")]
-    with pytest.raises(DeviceError, match=r"cuFuncSetAttribute \(double_it, 1048576 bytes\)"):
-        build(plan(buffers, [launch("double_it", "x", "y", DOUBLE, smem=1 << 20)], "y"))
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_without_a_gpu_a_module_says_so(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match="sees no CUDA device"):
-        Module(two_kernels(), {"linear.weight": weight()}, cache=CubinCache(tmp_path))
-
-
-def test_architectures_that_run_on_a_capability() -> None:
-    assert runs_on("sm_90a", (9, 0)) and not runs_on("sm_90a", (10, 0))
-    assert runs_on("sm_80", (8, 6)) and not runs_on("sm_86", (8, 0)) and not runs_on("sm_80", (9, 0))
-    assert runs_on("sm_120a", (12, 0)) and not runs_on("sm_120a", (12, 1))
-
-
-# timing
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("cold", [True, False])
-def test_timing_samples_every_call_in_every_round(build: Callable[..., Module], cold: bool) -> None:
-    module = build(two_kernels(), {"linear.weight": weight()})
-    small, large = rows(64), rows(2_000_000)
-    copies = [rows(500_000, seed) for seed in range(16)]
-    calls: dict[str, object] = {
-        "small": lambda: module(small),
-        "large": lambda: module(large),
-        "rotating": [lambda x=x: module(x) for x in copies],
-        "waits": lambda: module(small)[0].sum().item(),  # type: ignore[union-attr]
-    }
-    timings = measure(calls, cold=cold, rounds=10)  # type: ignore[arg-type]
-    assert [t.n for t in timings.values()] == [10] * 4
-    assert all(0 < t.p10 <= t.median <= t.p90 for t in timings.values())
-    assert timings["small"].method == timings["large"].method == "graph"
-    assert timings["rotating"].method == ("rotate" if cold else "graph")
-    assert timings["waits"].method == "events"
-    assert ratio(timings["large"], timings["small"]).median > 0
-    assert equal(one(module, small), 2 * small + weight().cuda())
