@@ -27,7 +27,7 @@ BREAKERS = ("Reduce", "Scan", "Gather1", "Gather2", "Gather3", "Scatter1", "Scat
 class Anchors:
     """Numbers of tensors.  `wide`: sums of several tensors of their own size that several launches read.
 
-    `folded` depend on parameters alone, `fixed` on no input at all.
+    `folded` depend on parameters alone, `fixed` on no input at all; `partial` are those of split reductions.
     """
 
     stored: frozenset[int]
@@ -35,6 +35,7 @@ class Anchors:
     wide: frozenset[int]
     folded: frozenset[int]
     fixed: frozenset[int] = frozenset()
+    partial: frozenset[int] = frozenset()
 
 
 def elements(t: Tensor, sizes: Mapping[str, int]) -> int:

@@ -22,6 +22,9 @@ from emmy.ir.normal import compose, reslot
 
 NOTHING_INLINED = 1 << 60
 MAX_OPERANDS = 48
+# What finishes a split reduction counts as so many contractions: it takes in element-wise work, and is taken in by what
+# holds no contraction.
+FINISHING = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,7 @@ class Fusion:
         if any(t not in self.anchors.stored for t in launch.results):
             return
         best = self.loops.best(launch.body)
-        n = contractions(best)
+        n = contractions(best) + (FINISHING if self.anchors.partial & set(launch.operands) else 0)
         f["contractions"].append((launch.id, n))
         f["inlined"].append((launch.id, launch.last))
         if len(launch.results) == 1:
@@ -162,8 +165,9 @@ class Fusion:
             f["recomputes"].append((launch.id, slot, recomputation(best, slot, self.sizes)))
             others = max((order[y] for i, y in enumerate(launch.operands) if i != slot), default=-1)
             f["others-at"].append((launch.id, slot, others))
-        # a value that is computed once, when the plan is built, is never computed again in a launch
-        if launch.base and launch.results[0] not in self.anchors.folded:
+        # a value that is computed once, when the plan is built, is never computed again in a launch; partial results
+        # computed where they are finished are the whole reduction
+        if launch.base and launch.results[0] not in self.anchors.folded | self.anchors.partial:
             f["makes"].append((launch.results[0], launch.id, n))
 
     def _enode(self, launch: Launch) -> None:

@@ -17,18 +17,20 @@ from emmy.egraph.loading import Shapes, load_program, load_rules
 from emmy.egraph.loop import LoopGraph, LoopStats
 from emmy.egraph.numbering import Numbering, number
 from emmy.egraph.siblings import merge_siblings
+from emmy.egraph.splits import SPLIT_BOUNDS, split_reductions
 from emmy.ir.loop import Body
 from emmy.ir.normal import Substitution
 from emmy.ir.parse import index_text, parse_index
 from emmy.ir.tensor import Program, coordinates
 
-MODEL_FILES: Final = ("model", "decompose", "algebra", "siblings", "lift", "fuse")
+MODEL_FILES: Final = ("model", "decompose", "algebra", "siblings", "split", "lift", "fuse")
 BOUNDS: Final = {
     "MAX_CONTRACTIONS": 2,
     "MAX_CONTRACTIONS_INLINED": 3,
     "MAX_REDUCTIONS": 6,
     "MAX_WIDE": 1,
     "MAX_RECOMPUTE": 64,
+    **SPLIT_BOUNDS,
 }
 
 
@@ -113,13 +115,16 @@ def saturate(
     numbering = number(egg, shapes)
     numbers = numbering.numbers
     inputs = tuple(numbers[x.id] for x in program.terms if x.kind == "Input")
+    weights = frozenset(numbers[x] for x in parameters)
     opaque = [x for c in program.opaque for x in c.operands]
     outputs = tuple(numbers[x] for x in (*program.outputs, *opaque))
     anchors = find_anchors(
         numbering.prims, numbering.tensors, numbering.order, frozenset(inputs),
         frozenset(numbers[x] for x in parameters), outputs, sizes,
     )  # fmt: skip
-    if "f" not in stages:
+    if "f" in stages:
+        anchors = split_reductions(egg, numbering, anchors, weights, shapes, sizes)
+    else:
         everything = frozenset(p.result for p in numbering.prims) | frozenset(inputs)
         anchors = replace(anchors, stored=everything)
     t = stage("name", t)

@@ -10,12 +10,15 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from emmy.egraph.egg import Egg
 from emmy.egraph.loading import SOURCE, Shapes
 from emmy.ir.loop import Tensor
 from emmy.ir.tensor import PRIMITIVES, SIGNATURES
+
+# Positions lie this far apart, so that rows that are appended later find places between operands and results.
+ROOM: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,9 @@ def number(egg: Egg, shapes: Shapes) -> Numbering:
     order = {by_value[v]: o for v, o in frozen.rows("ord") if v in by_value}
     tensors = {i: Tensor("f32" if dtype[i] == "weak" else dtype[i], shape[i]) for i in shape}
     prims, rules = _prims(frozen, by_value, shapes)
-    order = settle(prims, order, {by_value[v] for _, v in frozen.rows("Input")})
-    _load_facts(egg, prims, order)
+    settled = settle(prims, order, {by_value[v] for _, v in frozen.rows("Input")})
+    order = {t: ROOM * place for t, place in settled.items()}
+    load_facts(egg, prims, order)
     return Numbering(tensors, order, prims, numbers, rules)
 
 
@@ -142,7 +146,8 @@ def _key(row: Any, by_value: dict[Any, int]) -> tuple[str, ...]:
     return tuple(f"{c:09d}" if isinstance(c, int) else c if isinstance(c, str) else f"{by_value[c]:09d}" for c in row)
 
 
-def _load_facts(egg: Egg, prims: list[Prim], order: dict[int, int]) -> None:
+def load_facts(egg: Egg, prims: Iterable[Prim], order: Mapping[int, int]) -> None:
+    """Primitive rows and positions of tensors, as the lift rules read them."""
     egg.facts("at", [(i, o) for i, o in sorted(order.items())])
     tables: dict[str, list[tuple[object, ...]]] = defaultdict(list)
     for p in prims:
