@@ -1,4 +1,4 @@
-"""Answers the split rules: a long reduction becomes partial results over an axis of parts, and a finishing reduction."""
+"""Answers the split rules: a long reduction becomes partial results over an axis of parts, and their finishing."""
 
 from __future__ import annotations
 
