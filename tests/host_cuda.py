@@ -114,9 +114,16 @@ def _build(text: str, flags: Sequence[str], suffix: str) -> Path:
     return target
 
 
+@functools.cache
+def _load_runtime() -> ctypes.CDLL:
+    """One for all kernels of the process, which find its symbols: the stacks of a block's threads are large."""
+    text = (Path(__file__).parent / "host" / "runtime.cpp").read_text()
+    return ctypes.CDLL(str(_build(text, ["-shared"], ".so")), mode=ctypes.RTLD_GLOBAL)
+
+
 def _load(kernel: Kernel) -> Any:
     here = Path(__file__).parent / "host"
-    runtime = _build((here / "runtime.cpp").read_text(), ["-c"], ".o")
+    _load_runtime()
     text = source(kernel, HOST_HELPERS)
     text = text.replace("extern __shared__ __align__(1024) unsigned char shared_memory[];", "")
     arguments = ", ".join(
@@ -130,7 +137,7 @@ def _load(kernel: Kernel) -> Any:
         f"    arguments = a;\n    const long bytes = __stop_emmy_shared - __start_emmy_shared;\n"
         f"    return host_launch(body, __start_emmy_shared, bytes, x, y, z, threads);\n}}\n"
     )
-    library = _build(text, ["-shared", str(runtime), "-I", str(here)], ".so")
+    library = _build(text, ["-shared"], ".so")
     entry = ctypes.CDLL(str(library)).launch
     entry.restype = ctypes.c_char_p
     entry.argtypes = [ctypes.c_void_p, *[ctypes.c_int] * 4]
