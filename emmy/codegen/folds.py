@@ -4,6 +4,9 @@
     m2                         (count, mean, sum of squared deviations): Welford's update, Chan's merge
     online                     (maximum, sum of exp(score - maximum) * value): rescaled when the maximum grows
 
+The last two take a vector of elements at once (`joint`): the vector's own mean, or the maximum that it leads to, comes
+first, so that one division or one rescaling serves all its elements.
+
 Sources: T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
 Variances" (1979); M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax" (2018).
 """
@@ -14,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from emmy.codegen.expr import Code, call, compare, f32, select
-from emmy.ir.kernel import Assign, Bin, Lit, Target, X
+from emmy.codegen.expr import Code, call, compare, elem, f32, select
+from emmy.ir.kernel import Assign, Bin, Lit, Target, Var, X
 from emmy.ir.loop import Expr, Fold, Online, Scan
 
 INF: Final = float("inf")
@@ -74,6 +77,44 @@ def step(code: Code, e: Expr, state: Sequence[Target], values: Sequence[X]) -> N
     delta = code.let_numbered("delta", Bin("-", values[0], mean, "f32"))
     code.emit(Assign(mean, Bin("+", mean, Bin("/", delta, count, "f32"), "f32")))
     code.emit(Assign(acc, Bin("+", acc, Bin("*", delta, Bin("-", values[0], mean, "f32"), "f32"), "f32")))
+
+
+def joint(e: Expr) -> bool:
+    """True where a vector of elements is taken at less cost than its elements one by one."""
+    return isinstance(e, Online) or (isinstance(e, Fold) and e.kind == "m2")
+
+
+def step_vector(code: Code, e: Expr, state: Sequence[Target], values: Sequence[Var], width: int) -> None:
+    """Takes a vector of `width` elements, which register arrays hold (scores and values of an online sum)."""
+    if isinstance(e, Online):
+        _step_vector_online(code, state, values, width)
+        return
+    (array,) = values
+    mean = code.declare("mean_v", "f32", f32(0.0))
+    with code.loop("u", width, unroll=0) as (inner, u):
+        inner.emit(Assign(mean, Bin("+", mean, elem(array, u), "f32")))
+    code.emit(Assign(mean, Bin("*", mean, f32(1.0 / width), "f32")))
+    acc = code.declare("acc_v", "f32", f32(0.0))
+    with code.loop("u", width, unroll=0) as (inner, u):
+        delta = inner.let_numbered("delta", Bin("-", elem(array, u), mean, "f32"))
+        inner.emit(Assign(acc, Bin("+", acc, Bin("*", delta, delta, "f32"), "f32")))
+    merge(code, e, state, (f32(float(width)), mean, acc))
+
+
+def _step_vector_online(code: Code, state: Sequence[Target], values: Sequence[Var], width: int) -> None:
+    top, acc = state
+    scores, weights = values
+    high = code.declare("high_v", "f32", top)
+    with code.loop("u", width, unroll=0) as (inner, u):
+        inner.emit(Assign(high, call("max", high, elem(scores, u), type="f32")))
+    # while every score is -infinity the sums stay 0: exp(-inf - 0)
+    base = code.let_numbered("base", select(Bin("==", high, f32(-INF), "bool"), f32(0.0), high))
+    scale = call("exp", Bin("-", top, base, "f32"), type="f32")
+    code.emit(Assign(acc, Bin("*", acc, scale, "f32")), Assign(top, high))
+    with code.loop("u", width, unroll=0) as (inner, u):
+        weight = call("exp", Bin("-", elem(scores, u), base, "f32"), type="f32")
+        term = Bin("*", weight, elem(weights, u), "f32")
+        inner.emit(Assign(acc, Bin("+", acc, term, "f32")))
 
 
 def merge(code: Code, e: Expr, state: Sequence[Target], other: Sequence[X]) -> None:

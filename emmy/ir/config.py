@@ -16,7 +16,7 @@ Family = Literal["map", "row", "plain", "tile", "mma", "attention", "scan", "spl
 class KernelConfig:
     """One launch of a kernel family, at concrete sizes.
 
-    `family`: `map` element-wise; `row` a reduction shared by the threads of a block; `plain` a thread an output with
+    `family`: `map` element-wise (with tile_m > 1, square tiles turned in shared memory); `row` a reduction shared by the threads of a block; `plain` a thread an output with
     serial folds; `tile` a contraction on plain threads; `mma` a contraction on tensor cores; `attention` the online
     fold over two contractions; `scan`; `split` the partial launch of a split reduction (its folds run over one part).
 
@@ -26,6 +26,13 @@ class KernelConfig:
     tile_m = 1, tile_n = points a block covers).  `vector` is the bytes of one global access of a thread.
     `rows_per_block` rows are reduced by one block, `reduce_threads` threads share one fold (1: serial), `splits` blocks
     share one fold (each reads a part and the partial results are combined).
+
+    `run`: bytes that a thread takes side by side, in several accesses where they are more than `vector` (0: `vector`).
+    `flight`: bytes that a thread of a row kernel asks for before it waits (0: one access).  `held`: rows stay in
+    registers between passes; registers above what a thread has are spilled.  `direct`: tiles are copied to shared
+    memory past the registers.  `hold_m` x `hold_n`: the points of a tile that a worker holds (a warp's, or a thread's
+    where products are made on plain threads; 0: about as many in each direction); one thread's columns in `attention`
+    on plain threads.
     """
 
     family: Family
@@ -41,3 +48,9 @@ class KernelConfig:
     rows_per_block: int = 1
     reduce_threads: int = 1
     splits: int = 1
+    run: int = 0
+    flight: int = 0
+    held: bool = False
+    direct: bool = True
+    hold_m: int = 0
+    hold_n: int = 0

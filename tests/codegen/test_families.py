@@ -11,8 +11,9 @@ import pytest
 
 from emmy.codegen.lower import lower
 from emmy.egraph.schedule import schedule_rows
+from emmy.ir.kernel import Load, LoadVector, Store, StoreVector, walk
 from emmy.ir.loop import Body, size
-from emmy.ir.schedule import Pin, Scheduled
+from emmy.ir.schedule import Pin, Row, Scheduled
 from emmy.ir.target import target
 from tests import host_cuda
 from tests.codegen import check
@@ -34,6 +35,7 @@ CASES: dict[str, tuple[Body, Mapping[str, int]]] = {
     "softmax, long odd": (K.softmax(2, 4097), {}),
     "softmax, length by name": (K.softmax(3, S), {"s": 515}),
     "softmax, one pass": (K.softmax(3, 1000, twisted=True), {}),
+    "softmax, one pass in vectors": (K.softmax(5, 1536, "bf16", twisted=True), {}),
     "softmax, masked rows": (K.masked_softmax(9, 40), {}),
     "layer norm": (K.layer_norm(6, 768, "f16"), {}),
     "layer norm, odd": (K.layer_norm(3, 33), {}),
@@ -54,6 +56,8 @@ CASES: dict[str, tuple[Body, Mapping[str, int]]] = {
     "concatenated, odd": (K.concatenated(5, 3, 7, "f16"), {}),
     "transpose": (K.added_transpose(40, 24), {}),
     "transpose, whole tiles": (K.added_transpose(64, 32, "bf16"), {}),
+    "transpose, vectors and ragged tiles": (K.added_transpose(40, 136, "bf16"), {}),
+    "transpose, vectors": (K.added_transpose(68, 36), {}),
     "transpose, rows by name": (K.added_transpose(S, 40, "f16"), {"s": 37}),
     "store in another order": (K.permuted_store(3, 5, 16), {}),
     "positions": (K.positions(9, 7), {}),
@@ -160,6 +164,44 @@ def test_holding_a_rule_takes_its_rows_away() -> None:
     held = {s.row.text for s in schedule_rows([body], CARD, {}, RULESETS, frozenset({"row-held"})).rows[body.hash]}
     assert everything - held == {t for t in everything if "STAGE=reg" in t}
     assert held < everything
+
+
+def test_a_row_of_576_vectors_is_shared_by_as_many_threads_as_fill_it() -> None:
+    body = K.rms_norm(5, 2304)
+    found = schedule_rows([body], CARD, {}, RULESETS).rows[body.hash]
+    filled = {s.row.work.threads: s for s in found if s.row.work.threads in (192, 288, 576)}
+    assert set(filled) == {192, 288, 576}
+
+
+@host
+@pytest.mark.parametrize("text", ["WORK=t192,TILE=f4", "WORK=t288,TILE=f4", "WORK=t576,TILE=f4", "WORK=t96,TILE=f8"])
+def test_warps_that_are_no_power_of_two_combine(text: str) -> None:
+    for body in (K.layer_norm(3, 2304, "f16"), K.softmax(3, 2304, twisted=True)):
+        for stage in ("", "reg"):
+            row = Row.parse(f"{text},REDUCE=coop,STAGE={stage},RASTER=")
+            assert check.error(body, lower(body, "row", row, CARD, "k_test")) < TOLERANCE, row.text
+
+
+def test_long_rows_of_16_bits_stay_in_registers() -> None:
+    for body in (K.rms_norm(4, 16384, "bf16"), K.softmax(4, 16384, "bf16", twisted=True)):
+        found = schedule_rows([body], CARD, {}, RULESETS).rows[body.hash]
+        assert {512, 1024} <= {s.row.work.threads for s in found if s.row.stage.registers}
+
+
+def test_turned_vectors_move_16_bytes_on_both_sides() -> None:
+    """The widest rows copy 16 bytes only: no element of a turned operand or a result moves alone."""
+    body = K.added_transpose(64, 128, "bf16")
+    rows_of = schedule_rows([body], CARD, {}, RULESETS).rows[body.hash]
+    row = next(s.row for s in rows_of if s.family == "turn" and s.row.text.startswith("WORK=t8x32,TILE=f64x64"))
+    kernel = lower(body, "turn", row, CARD, "k_test")
+    moved = [s for s in walk(kernel.body) if isinstance(s, LoadVector | StoreVector)]
+    assert {s.count for s in moved} == {8}
+    assert not [s for s in walk(kernel.body) if isinstance(s, Load | Store) and s.place.space == "global"]
+
+
+def test_legal_rows_of_a_row_are_few() -> None:
+    for body in (K.layer_norm(64, 4096, "bf16"), K.softmax(64, 8192, "bf16"), K.rms_norm(64, 2304)):
+        assert len(schedule_rows([body], CARD, {}, RULESETS).rows[body.hash]) <= 150
 
 
 def test_partial_pins_find_the_rows_of_the_tutorial() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from emmy.codegen import folds
-from emmy.codegen.expr import Code, compare, convert, div, i32, mod, shared_at
+from emmy.codegen.expr import Code, compare, convert, div, i32, lt, mod, shared_at
 from emmy.ir.kernel import Assign, Buffer, For, Shuffle, Var, X
 from emmy.ir.loop import Expr
 
@@ -16,7 +16,7 @@ SHUFFLED = ("f32", "f64", "i32", "i64")  # other types travel as i32
 
 @dataclass
 class Team:
-    """`threads` (a power of two) share a row, `rows` rows share a block.
+    """`threads` share a row (a power of two, or whole warps), `rows` rows share a block.
 
     `across`: neighbouring threads have neighbouring rows, so the threads of a row are `rows` apart; else they are
     neighbours.  `rank` is a thread's place in its row, `local` its row's place in the block.  `shared` collects the
@@ -49,7 +49,9 @@ class Team:
         return made
 
     def _across_warps(self, code: Code, partial: Sequence[tuple[Expr, State]]) -> None:
+        """Every warp combines the warps' results; lanes past the last warp take part with folds of no elements."""
         warps = self.threads // 32
+        lanes = 1 << (warps - 1).bit_length()
         buffers = [self._buffers(code, state, (self.rows, warps)) for _, state in partial]
         lane = mod(self.tid, 32)
         with code.when(compare("==", lane, 0)) as first:
@@ -57,11 +59,13 @@ class Team:
                 for v, b in zip(state, row, strict=True):
                     first.store(shared_at(b, self.local, div(self.rank, 32)), v)
         code.barrier()
+        mine = mod(lane, lanes)
+        real = None if lanes == warps else lt(mine, warps)
         for (e, state), row in zip(partial, buffers, strict=True):
-            for v, b in zip(state, row, strict=True):
-                loaded = code.load(f"{v.name}_w", v.type, shared_at(b, self.local, mod(lane, warps)))
-                code.emit(Assign(v, loaded))
-            butterfly(code, e, state, warps)
+            for v, r, b in zip(state, folds.registers(e), row, strict=True):
+                empty = None if real is None else r.init
+                code.emit(Assign(v, code.load(f"{v.name}_w", v.type, shared_at(b, self.local, mine), real, empty)))
+            butterfly(code, e, state, lanes)
 
     def _through_shared(self, code: Code, partial: Sequence[tuple[Expr, State]]) -> None:
         buffers = [self._buffers(code, state, (self.threads, self.rows)) for _, state in partial]

@@ -1,6 +1,6 @@
 """Row reductions: the threads of a team share a row, fold it pass by pass, and sweep it with the results.
 
-    WORK=t256           256 threads share a row, a block is a row
+    WORK=t256           256 threads share a row, a block is a row (192 or 288 where that many vectors make a row)
     WORK=t32x8          32 threads share a row, 8 rows a block (8 threads are enough for a short row)
     TILE=f8             a thread takes vectors of 8 neighbours (empty: single elements)
     REDUCE=coop/r2      each thread keeps two partial results, from alternate vectors, and has two vectors in flight
@@ -8,12 +8,13 @@
 
 Where rows and not elements are neighbours in memory (column sums), neighbouring threads take neighbouring rows.  All
 threads of a team end with the same result bits, so sweeps need no broadcast.  Rows past the last repeat the last one
-and store nothing.
+and store nothing.  Where a thread holds its row and has registers to spare, it also loads what the results alone need
+(weights, biases) before the folds, so that no row waits for memory twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from emmy.codegen import folds
@@ -23,16 +24,18 @@ from emmy.codegen.families.map import ceil_div, fragment
 from emmy.codegen.families.pointwise import Pointwise, enter_element, first_lane, guard_of, load_run
 from emmy.codegen.scalar import Scalars, Scope
 from emmy.errors import LoweringError
-from emmy.ir.kernel import Assign, Builtin, Kernel, Lit, Var, X
+from emmy.ir.kernel import BYTES, Assign, Builtin, Kernel, Lit, Var, X
 from emmy.ir.loop import Body, Const, Expr, const
 from emmy.ir.schedule import Row
 from emmy.ir.views.map_view import Staged, Vectors
-from emmy.ir.views.row_view import Pass, Passes, RowView, across_rows, kept, needs, passes, row_view
+from emmy.ir.views.row_view import Pass, Passes, RowView, across_rows, held_body, kept, needs, passes, row_view
+
+AHEAD = 12  # registers for what the results alone need: a vector or two of it
 
 
 def lower_row(body: Body, row: Row, s: Scalars, name: str, comment: str) -> Kernel:
     """The kernel of a reduced row; LoweringError where the body is none (a bug in a schedule rule)."""
-    view = row_view(body)
+    view = row_view(held_body(body) if row.stage.registers else body)
     if isinstance(view, str):
         raise LoweringError(f"{name}: not a row reduction, {view}")
     threads, rows = (*row.work.dims, 1)[:2]
@@ -79,6 +82,8 @@ class _Rows:
 
     def write(self, code: Code) -> None:
         scope, inside = self._place(code)
+        if self.hold:
+            self._result_loads(code, scope)
         for n, p in enumerate(self.p.reducing):
             self._read_ahead(code, scope, n, p)
             self._reduce(code, scope, n, p)
@@ -129,21 +134,44 @@ class _Rows:
 
     def _read_ahead(self, code: Code, scope: Scope, n: int, p: Pass) -> None:
         """Loads the part of the row that several passes need."""
-        mine = [s for s, first in self.first_loads.items() if first == n]
+        mine = [s for s, first in self.first_loads.items() if first == n and s not in self.held.loads]
         for staged in mine:
-            count = self._steps(p) * p.width
-            name = f"{self.s.operand(staged.load.slot)}_r"
-            self.held.loads[staged] = code.declare(name, staged.load.dtype, count=count)
+            self._hold(code, p, staged)
         for e, first in self.first_computed.items():
-            if first == n:
+            if first == n and e not in self.held.computed:
                 self.held.computed[e] = code.declare("e_r", e.type, count=self._steps(p) * p.width)
         if not mine:
             return
         with code.loop("j", self._steps(p), unroll=0) as (body, j):
-            q = body.let("q", add(self.team.rank, mul(j, self.threads)))
-            inner = Scope(body, scope, {p.group: q})
-            for staged in mine:
-                self._load(inner, p, staged, self.held.loads[staged], mul(j, p.width), self._bound(p, q, scope))
+            self._load_held(body, scope, p, mine, j)
+
+    def _result_loads(self, code: Code, scope: Scope) -> None:
+        """Loads what only the results need before the folds and after the row itself, as far as AHEAD goes."""
+        self._read_ahead(code, scope, 0, self.p.reducing[0])
+        room = AHEAD
+        for p in self.p.sweeps:
+            if not isinstance(p.groups, Const):
+                continue
+            steps = self._steps(p)
+            for staged in p.staged:
+                takes = -(-steps * p.width * BYTES[staged.load.dtype] // 4)
+                folded = any(c.has_fold for c, _ in staged.guards) or staged.load.index[0].has_fold
+                if staged in self.held.loads or staged in self.first_loads or folded or takes > room:
+                    continue
+                room -= takes
+                self._hold(code, p, staged)
+                with code.loop("j", steps, unroll=0) as (body, j):
+                    self._load_held(body, scope, p, [staged], j)
+
+    def _hold(self, code: Code, p: Pass, staged: Staged) -> None:
+        name = f"{self.s.operand(staged.load.slot)}_r"
+        self.held.loads[staged] = code.declare(name, staged.load.dtype, count=self._steps(p) * p.width)
+
+    def _load_held(self, body: Code, scope: Scope, p: Pass, loads: Sequence[Staged], j: X) -> None:
+        q = body.let("q", add(self.team.rank, mul(j, self.threads)))
+        inner = Scope(body, scope, {p.group: q})
+        for staged in loads:
+            self._load(inner, p, staged, self.held.loads[staged], mul(j, p.width), self._bound(p, q, scope))
 
     def _load(self, scope: Scope, p: Pass, staged: Staged, array: Var, at: X | int, guard: X | None) -> None:
         first = first_lane(scope, p.lane)
@@ -229,9 +257,12 @@ class _Rows:
         parts = self.accumulators
         states: list[list[State]] = [[self.s.declare_state(f.node, code) for f in p.folds] for _ in range(parts)]
         for visit in self._walk(code, scope, p, parts):
-            for lane, _, index in self._lanes(visit, p):
+            vectors = self._fold_vectors(visit.scope.code, p)
+            for lane, u, index in self._lanes(visit, p):
                 self._recall(lane, n, p, index)
-                self._take(lane, n, p, states[visit.part], index)
+                self._take(lane, n, p, states[visit.part], index, vectors, u)
+            for k, arrays in vectors.items():
+                folds.step_vector(visit.scope.code, p.folds[k].node, states[visit.part][k], arrays, p.width)
         for other in states[1:]:
             for f, mine, theirs in zip(p.folds, states[0], other, strict=True):
                 folds.merge(code, f.node, mine, theirs)
@@ -240,12 +271,23 @@ class _Rows:
             x = folds.result(f.node, state)
             scope.known[node] = x if isinstance(x, Var) else code.let_numbered("v", x)
 
-    def _take(self, lane: Scope, n: int, p: Pass, states: Sequence[State], index: X) -> None:
+    def _fold_vectors(self, code: Code, p: Pass) -> dict[int, State]:
+        """Register arrays for the elements of folds that take a vector at once, by the fold's place in the pass."""
+        joint = [k for k, f in enumerate(p.folds) if p.width > 1 and folds.joint(f.node)]
+        return {k: tuple(code.declare("x_v", "f32", count=p.width) for _ in p.folds[k].elements) for k in joint}
+
+    def _take(
+        self, lane: Scope, n: int, p: Pass, states: Sequence[State], index: X, vectors: Mapping[int, State], u: X
+    ) -> None:
         values = iter(p.values)
-        for f, state in zip(p.folds, states, strict=True):
+        for k, (f, state) in enumerate(zip(p.folds, states, strict=True)):
             elements = [next(values) for _ in f.elements]
             xs = [convert(self.s.get(e, lane), v.type) for e, v in zip(elements, _types(state), strict=True)]
-            folds.step(lane.code, f.node, state, xs)
+            if k in vectors:
+                for array, x in zip(vectors[k], xs, strict=True):
+                    lane.code.emit(Assign(elem(array, u), x))
+            else:
+                folds.step(lane.code, f.node, state, xs)
             for e, x in zip(elements, xs, strict=True):
                 if self.first_computed.get(e) == n:
                     lane.code.emit(Assign(elem(self.held.computed[e], index), x))

@@ -14,10 +14,12 @@ from emmy.ir.evaluate import integer
 from emmy.ir.loop import Body, Const, Expr, Fold, Online
 from emmy.ir.schedule import Reduce, Row, Stage, Tile, Work
 from emmy.ir.target import Target
-from emmy.ir.views.row_view import Passes, RowView, across_rows, kept, passes, row_view
+from emmy.ir.views.row_view import Passes, RowView, across_rows, alive, held_body, passes, row_view
 
 WIDTHS = (1, 2, 4, 8, 16)
 MOST_BYTES = 16  # of one access of a thread
+PARTS_ACROSS = 4  # partial results of a column's thread
+UNROLLED = 4  # turns of a short loop that run as one
 
 
 def facts(body: Body, target: Target, sizes: Mapping[str, int]) -> dict[str, list[tuple[object, ...]]] | str:
@@ -30,12 +32,15 @@ def facts(body: Body, target: Target, sizes: Mapping[str, int]) -> dict[str, lis
     found: dict[str, list[tuple[object, ...]]] = {"row-body": [(body.hash, longest, state)]}
     if across_rows(view):
         found["row-across"] = [(body.hash,)]
+        found["row-widest"] = [(body.hash, PARTS_ACROSS // 2)]
     else:
         found["row-along"] = [(body.hash,)]
-        widths = {w: _widest(passes(view, w), w) for w in WIDTHS if _vectors(view, w)}
-        # between single elements and 8 bytes an access lies nothing worth a row
-        found["row-vector"] = [(body.hash, w, bytes) for w, bytes in widths.items() if w == 1 or bytes >= 8]
-    held = _held_bytes(p)
+        accesses = {w: _accesses(passes(view, w), w) for w in WIDTHS if _vectors(view, w)}
+        found["row-vector"] = [(body.hash, w, max(moved)) for w, moved in accesses.items()]
+        widest = [w for w, moved in accesses.items() if w == 1 or (min(moved) <= MOST_BYTES and max(moved) <= 32)]
+        found["row-widest"] = [(body.hash, max(widest))]
+    kept_view = row_view(held_body(body))
+    held = _held_bytes(passes(kept_view, 1)) if isinstance(kept_view, RowView) else 0
     if held:
         found["row-held"] = [(body.hash, held)]
     return found
@@ -53,16 +58,17 @@ def _vectors(view: RowView, width: int) -> bool:
     )
 
 
-def _widest(p: Passes, width: int) -> int:
-    return max((width * dtype(s.load.dtype).bytes for a in (*p.reducing, *p.sweeps) for s in a.staged), default=4)
+def _accesses(p: Passes, width: int) -> list[int]:
+    """Bytes of each access that moves a vector."""
+    return [width * dtype(s.load.dtype).bytes for a in (*p.reducing, *p.sweeps) for s in a.staged] or [4]
 
 
 def _held_bytes(p: Passes) -> int:
     """Register bytes for each element of a held row; 0 where nothing would be kept or the row's length is symbolic."""
     if not all(isinstance(a.count, Const) for a in (*p.reducing, *p.sweeps)):
         return 0
-    loads, computed = kept(p)
-    return sum(dtype(s.load.dtype).bytes for s in loads) + 4 * len(computed)
+    taken = [sum(dtype(s.load.dtype).bytes for s in loads) + 4 * len(computed) for loads, computed in alive(p)]
+    return max(taken, default=0)
 
 
 def rows(found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, Row]]:
@@ -86,14 +92,14 @@ class _Shape:
     rows: Expr
     longest: Expr
     state: int
-    held: int
+    kept: int
     staged: int
     widest: int
 
 
 @lru_cache(maxsize=512)
-def _shape(body: Body, width: int) -> _Shape:
-    view = row_view(body)
+def _shape(body: Body, width: int, held: bool) -> _Shape:
+    view = row_view(held_body(body) if held else body)
     assert isinstance(view, RowView)
     p = passes(view, width)
     longest = p.reducing[0].count
@@ -104,28 +110,34 @@ def _shape(body: Body, width: int) -> _Shape:
         view.count,
         longest,
         sum(_state_bytes(f.node) for a in p.reducing for f in a.folds),
-        _held_bytes(p),
+        max((len(loads) + len(computed) for loads, computed in alive(p)), default=0),
         max(sum(dtype(s.load.dtype).bytes for s in a.staged) for a in p.reducing),
-        min(MOST_BYTES, _widest(p, width)),
+        max(_accesses(p, width)),
     )
 
 
 def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> KernelConfig:
     threads, block = (*row.work.dims, 1)[:2]
     width = row.tile.fragment[0] if row.tile.fragment else 1
-    shape = _shape(body, width)
+    shape = _shape(body, width, row.stage.registers)
     steps = -(-integer(shape.longest, sizes) // (threads * width))
-    held = shape.held * width * steps // 4 if row.stage.registers else 0
-    flight = row.reduce.accumulators * -(-width * shape.staged // 4)
+    # a kept element is unpacked: it takes a register whatever its type is
+    held = shape.kept * width * steps if row.stage.registers else 0
+    at_once = row.reduce.accumulators * width
+    # the compiler overlaps about this many elements of a loop by itself
+    at_once = max(at_once, UNROLLED * min(at_once, 2))
     return KernelConfig(
         "row",
         threads * block,
         max(1, -(-integer(shape.rows, sizes) // block)),
         tile_n=block,
         tile_k=threads * width,
-        vector=shape.widest,
+        vector=min(MOST_BYTES, shape.widest),
         smem=shape.state * (threads * block if shape.across else block * -(-threads // 32)),
-        registers=min(255, 32 + held + flight),
+        registers=24 + held + row.reduce.accumulators * -(-width * shape.staged // 4),
         rows_per_block=block,
         reduce_threads=threads,
+        run=shape.widest,
+        flight=max(4, shape.staged) * (width * steps if row.stage.registers else at_once),
+        held=row.stage.registers,
     )

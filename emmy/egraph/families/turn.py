@@ -81,4 +81,5 @@ def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> Ke
         vector=min(MOST_BYTES, *_accesses(v)),
         smem=shared,
         registers=min(255, 24 + held),
+        flight=4 * held,
     )

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from emmy.ir.build import iadd, idiv, imul
-from emmy.ir.loop import Ax, Body, Expr, Fold, Load, Online, Op, Scan, ax, visit
+from emmy.ir.build import iadd, idiv, imul, rebuild, scalar
+from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Out, Scan, ax, fold, visit
 from emmy.ir.views.flat import Flatten, decode, lane_step, total, unit_run
 from emmy.ir.views.map_view import Staged, staged_loads, stored_order
 from emmy.ir.views.memo import VIEWS
@@ -69,6 +69,31 @@ def row_view(body: Body) -> RowView | str:
     for axes, ks in sweeps.items():
         walks.append((tuple(a for a in stored_order(body.outs[ks[0]]) if a in axes), tuple(ks)))
     return RowView(body, tuple(a for a in order if a in needed), _passes(folds), tuple(walks))
+
+
+@lru_cache(maxsize=VIEWS)
+def held_body(body: Body) -> Body:
+    """The body for rows that stay in registers: an online sum there is a maximum, then a sum of exponentials.
+
+    Walking over registers again costs less than rescaling, and the exponentials can be kept for the results.
+    """
+    if not any(isinstance(e, Online) for e in body.nodes):
+        return body
+    made: dict[Expr, Expr] = {}
+    for node in body.nodes:
+        made[node] = _without_online(node, made)
+    outs = tuple(Out(o.axes, tuple(made[i] for i in o.index), made[o.value], o.tensor) for o in body.outs)
+    return Body(outs, body.slots)
+
+
+def _without_online(node: Expr, made: dict[Expr, Expr]) -> Expr:
+    if isinstance(node, Online):
+        score, value = made[node.score], made[node.value]
+        weight = scalar("exp", scalar("sub", score, fold("max", node.axis, score)))
+        one = isinstance(value, Const) and value.value == 1
+        return fold("sum", node.axis, weight if one else scalar("mul", weight, value), node.operand)
+    children = tuple(made[c] for c in node.children)
+    return node if children == node.children else rebuild(node, children)
 
 
 def _passes(folds: Sequence[RowFold]) -> tuple[tuple[RowFold, ...], ...]:
@@ -234,6 +259,22 @@ def kept(p: Passes) -> tuple[dict[Staged, int], dict[Expr, int]]:
     return loads, computed
 
 
+def alive(p: Passes) -> list[tuple[list[Staged], list[Expr]]]:
+    """What each walk after the first finds in registers of all that is kept: loads, and computed elements.
+
+    A row whose elements turn into others takes the room of one of them: an element is read for the last time where its
+    successor is made.
+    """
+    order = [*p.reducing, *p.sweeps]
+    loads, computed = kept(p)
+    found = []
+    for m in range(1, len(order)):
+        rest = [(at, v) for at in range(m, len(order)) for v in order[at].values]
+        held = [s for s, n in loads.items() if n < m and any(needs(v, s.load, computed, at) for at, v in rest)]
+        found.append((held, [e for e, n in computed.items() if n < m and any(_under(v, e) for _, v in rest)]))
+    return found
+
+
 def _later(order: Sequence[Pass], n: int) -> list[tuple[int, Expr]]:
     """(number, value) of the passes after pass n that walk as it does."""
     a = order[n]
@@ -272,4 +313,16 @@ def across_rows(view: RowView) -> bool:
     return across > along
 
 
-__all__ = ["Pass", "Passes", "RowFold", "RowView", "across_rows", "kept", "needs", "passes", "row_view"]
+__all__ = [
+    "Pass",
+    "Passes",
+    "RowFold",
+    "RowView",
+    "across_rows",
+    "alive",
+    "held_body",
+    "kept",
+    "needs",
+    "passes",
+    "row_view",
+]
