@@ -11,7 +11,7 @@ built.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from emmy.egraph.numbering import Prim
@@ -139,6 +139,17 @@ def find_anchors(
     return Anchors(
         frozenset(anchor | ends | inputs), frozenset(shared), frozenset(wide), frozenset(folded), frozenset(fixed)
     )
+
+
+def every_tensor(
+    prims: Sequence[Prim], tensors: Mapping[int, Tensor], order: Mapping[int, int], inputs: frozenset[int],
+    parameters: frozenset[int], sizes: Mapping[str, int],
+) -> Anchors:  # fmt: skip
+    """For launches of one operation each: all is stored, and what needs no user's input is made when the plan is."""
+    g = _Graph(prims, tensors, order, sizes)
+    constant, _, fixed = _constants(g, sorted(g.made, key=lambda t: (order[t], t)), parameters)
+    stored = frozenset(p.result for p in prims) | inputs
+    return Anchors(stored, frozenset(), frozenset(), frozenset((constant | fixed) - inputs), frozenset(fixed))
 
 
 def _contraction_products(g: _Graph) -> set[int]:
