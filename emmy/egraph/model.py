@@ -6,11 +6,11 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from emmy.egraph.anchors import Anchors, find_anchors
+from emmy.egraph.anchors import Anchors, every_tensor, find_anchors
 from emmy.egraph.egg import Egg
 from emmy.egraph.fusion import LAUNCH_RULES, Fusion, Launch
 from emmy.egraph.loading import Shapes, load_program, load_rules
@@ -125,8 +125,7 @@ def saturate(
     if "f" in stages:
         anchors = split_reductions(egg, numbering, anchors, weights, shapes, sizes)
     else:
-        everything = frozenset(p.result for p in numbering.prims) | frozenset(inputs)
-        anchors = replace(anchors, stored=everything)
+        anchors = every_tensor(numbering.prims, numbering.tensors, numbering.order, frozenset(inputs), weights, sizes)
     t = stage("name", t)
     loops = LoopGraph(rulesets / "loop", held)
     fusion = Fusion(egg, numbering, anchors, loops, sizes)
