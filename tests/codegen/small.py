@@ -16,6 +16,19 @@ def rms_norm(r: Extent, n: int, dtype: str = "f32") -> Body:
     return body([Out((i, j), (i, j), value, tensor(dtype, r, n))], [tensor(dtype, r, n), tensor(dtype, n)])
 
 
+def add_rms_norm(r: Extent, n: int, dtype: str = "bf16") -> Body:
+    """A residual sum and its normalized rows, both stored."""
+    i, j = axes(r, n)
+    k = ax("k", const(n))
+
+    def total(c: Expr) -> Expr:
+        return cast(scalar("add", load(0, (i, c), dtype), load(1, (i, c), dtype)), dtype)
+
+    value = scalar("mul", scalar("mul", total(j), rms_scale(total(k), k)), load(2, (j,), dtype))
+    outs = [Out((i, j), (i, j), v, tensor(dtype, r, n)) for v in (value, total(j))]
+    return body(outs, [tensor(dtype, r, n), tensor(dtype, r, n), tensor(dtype, n)])
+
+
 def softmax(r: Extent, n: Extent, dtype: str = "f32", twisted: bool = False) -> Body:
     i, j = axes(r, n)
     k = ax("k", extent(n))

@@ -31,6 +31,7 @@ CASES: dict[str, tuple[Body, Mapping[str, int]]] = {
     "rms norm, odd": (K.rms_norm(7, 77, "bf16"), {}),
     "rms norm, short": (K.rms_norm(33, 5), {}),
     "rms norm, rows by name": (K.rms_norm(S, 128, "bf16"), {"s": 11}),
+    "residual and rms norm": (K.add_rms_norm(5, 512), {}),
     "softmax": (K.softmax(7, 256, "bf16"), {}),
     "softmax, long odd": (K.softmax(2, 4097), {}),
     "softmax, length by name": (K.softmax(3, S), {"s": 515}),

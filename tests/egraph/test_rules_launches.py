@@ -128,6 +128,16 @@ FUSES: dict[str, tuple[Facts, str, tuple[object, ...], tuple[Facts, ...]]] = {
             {**keepable(), "contractions": [(1, INLINED + 1)]},
         ),
     ),
+    "fuse-keep-row": (
+        keepable(repeats=BOUNDS["MAX_RECOMPUTE"], contractions=(0, 0)), "request", KEEP,
+        (
+            keepable(repeats=2),  # beside a contraction each tile would make the value again
+            keepable(repeats=BOUNDS["MAX_RECOMPUTE"] + 1, contractions=(0, 0)),
+            keepable(other=25, repeats=2, contractions=(0, 0)),
+            keepable(repeats=2, contractions=(0, 0), shared=[]),
+            keepable(repeats=2, contractions=(0, 0), makes=[(20, 2, 1)]),
+        ),
+    ),
     "refuse-recomputed-contraction": (
         pair(contractions=(1, 1), repeats=2), "refused",
         ("fuse", 1, 0, 2, "a contraction would be computed more than once"),
