@@ -223,8 +223,8 @@ def idiv(e: Expr | int, d: Expr | int) -> Expr:
         tail = idiv(rest.args[0], const(int(d.value) * int(rest.args[1].value)))
     else:
         g = _common(r, d)
-        if g > 1:
-            tail = idiv(from_terms({m: c // g for m, c in r.items()}), const(int(d.value) // g))  # type: ignore[attr-defined]
+        if isinstance(d, Const) and g > 1:
+            tail = idiv(from_terms({m: c // g for m, c in r.items()}), const(int(d.value) // g))
         else:
             tail = op("floordiv", rest, d, dtype="i64")
     return iadd(from_terms(q), tail)
@@ -253,7 +253,7 @@ def imod(e: Expr | int, d: Expr | int) -> Expr:
         if int(rest.args[1].value) % int(d.value) == 0:
             return imod(rest.args[0], d)
     g = _common(r, d)
-    if g > 1:
-        inner = imod(from_terms({m: c // g for m, c in r.items()}), const(int(d.value) // g))  # type: ignore[attr-defined]
+    if isinstance(d, Const) and g > 1:
+        inner = imod(from_terms({m: c // g for m, c in r.items()}), const(int(d.value) // g))
         return imul(inner, g)
     return op("mod", rest, d, dtype="i64")
