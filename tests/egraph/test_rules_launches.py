@@ -88,6 +88,17 @@ def keepable(other: int = 10, repeats: int = 1, **more: list[tuple[object, ...]]
     return pair(repeats=repeats, **{"shared": [(20,)], "single": [(1,)], "others-at": [(1, 0, other)], **more})
 
 
+def test_a_value_of_a_row_is_kept_though_folds_read_it_too():
+    facts = keepable(repeats=BOUNDS["MAX_RECOMPUTE"], contractions=(0, 0))
+    egg = Egg(constants=dict(BOUNDS))
+    egg.load(*(rulesets() / "model" / f"{n}.egg" for n in ("model", "lift", "fuse")))
+    for relation, found in facts.items():
+        egg.facts(relation, found)
+    egg.run("analysis", saturate=True)
+    egg.run("fuse")
+    assert (1, 0, 2, "keep") in rows(egg, "request")
+
+
 def composed(
     kind: str, contractions: int = 1, reductions: int = 1, wide: int = 0, copies: int = 0, apart: int = 0
 ) -> Facts:
@@ -124,18 +135,10 @@ FUSES: dict[str, tuple[Facts, str, tuple[object, ...], tuple[Facts, ...]]] = {
             pair(single=[(1,)], **{"others-at": [(1, 0, 10)]}),  # nobody else reads the value
             keepable(other=25),  # a kept value would be made after what the launch reads
             keepable(single=[]),
-            keepable(repeats=2),
-            {**keepable(), "contractions": [(1, INLINED + 1)]},
-        ),
-    ),
-    "fuse-keep-row": (
-        keepable(repeats=BOUNDS["MAX_RECOMPUTE"], contractions=(0, 0)), "request", KEEP,
-        (
             keepable(repeats=2),  # beside a contraction each tile would make the value again
+            keepable(repeats=2, contractions=(0, 1)),
             keepable(repeats=BOUNDS["MAX_RECOMPUTE"] + 1, contractions=(0, 0)),
-            keepable(other=25, repeats=2, contractions=(0, 0)),
-            keepable(repeats=2, contractions=(0, 0), shared=[]),
-            keepable(repeats=2, contractions=(0, 0), makes=[(20, 2, 1)]),
+            {**keepable(), "contractions": [(1, INLINED + 1)]},
         ),
     ),
     "refuse-recomputed-contraction": (
