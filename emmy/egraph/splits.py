@@ -119,9 +119,7 @@ def _parts(p: Prim, n: Numbering, wanted: int) -> int:
 class _Split:
     """Rows of one split reduction: x seen in parts, partial results, those without the axis of extent 1, the whole."""
 
-    def __init__(
-        self, n: Numbering, shapes: Shapes, p: Prim, parts: int, rule: str, tables: Tables
-    ) -> None:
+    def __init__(self, n: Numbering, shapes: Shapes, p: Prim, parts: int, rule: str, tables: Tables) -> None:
         self.n, self.shapes, self.rule, self.tables, self.last = n, shapes, rule, tables, 0
         (x,), axis, axes = p.operands, _longest(p, n), parse_axes(str(p.args[1]))
         source, result = n.tensors[x], n.tensors[p.result]

@@ -16,9 +16,10 @@ Family = Literal["map", "row", "plain", "tile", "mma", "attention", "scan", "spl
 class KernelConfig:
     """One launch of a kernel family, at concrete sizes.
 
-    `family`: `map` element-wise (with tile_m > 1, square tiles turned in shared memory); `row` a reduction shared by the threads of a block; `plain` a thread an output with
-    serial folds; `tile` a contraction on plain threads; `mma` a contraction on tensor cores; `attention` the online
-    fold over two contractions; `scan`; `split` the partial launch of a split reduction (its folds run over one part).
+    `family`: `map` element-wise (with tile_m > 1, square tiles turned in shared memory); `row` a reduction shared by
+    the threads of a block; `plain` a thread an output with serial folds; `tile` a contraction on plain threads; `mma` a
+    contraction on tensor cores; `attention` the online fold over two contractions; `scan`; `split` the partial launch
+    of a split reduction (its folds run over one part).
 
     `block_threads`, `blocks` (the whole grid), `stages` (buffers in flight), `smem` (bytes a block, static and dynamic)
     and `registers` (estimated, a thread) are resources.  `tile_m` x `tile_n` output points belong to one block and
