@@ -3,6 +3,7 @@
 import re
 
 import pytest
+
 from emmy.ir.target import TARGETS
 from emmy.runtime.elf import entries
 from emmy.runtime.nvrtc import compile_cubin
