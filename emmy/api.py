@@ -19,10 +19,10 @@ from emmy.frontend.program import Program
 from emmy.ir.schedule import Pin
 from emmy.ir.target import TARGETS, Target
 from emmy.ir.target import target as target_of
+from emmy.ir.torch_types import NAMES
 from emmy.runtime.cache import CubinCache
 from emmy.runtime.local import local_arch
 from emmy.runtime.sizes import Argument, bind_sizes
-from emmy.runtime.tensors import NAMES
 from emmy.saturation import Options, Saturation, saturate_program
 from emmy.settings import Settings
 

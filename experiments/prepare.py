@@ -29,10 +29,10 @@ from emmy.ir.loop import Body
 from emmy.ir.plan import KernelLaunch, Plan
 from emmy.ir.schedule import Scheduled
 from emmy.ir.target import target
+from emmy.ir.torch_types import TORCH
 from emmy.planning import Chosen
 from emmy.runtime.cache import CubinCache
 from emmy.runtime.nvrtc import Compiled, Job
-from emmy.runtime.tensors import TORCH
 from emmy.saturation import Options, Saturation, saturate_program
 from experiments.cases import Case
 

@@ -14,9 +14,9 @@ from torch import nn
 from emmy.errors import ModelFileError, UsageError
 from emmy.frontend.archive import check_archive, open_strict, read_member
 from emmy.frontend.capture import capture, from_exported, quiet
-from emmy.frontend.dtypes import TO_TORCH
 from emmy.frontend.pickles import globals_of, is_plain
 from emmy.frontend.program import Program
+from emmy.ir.torch_types import TORCH
 
 _EXPORT: Final = "export it: torch.export.save(torch.export.export(model.eval(), inputs), 'model.pt2')"
 _SPEC: Final = re.compile(r"(\w+)\[([\d,\s]*)\]")
@@ -193,9 +193,9 @@ def example_tensors(spec: str) -> tuple[torch.Tensor, ...]:
     out: list[torch.Tensor] = []
     for match in found:
         name, dims = match.group(1), [int(d) for d in match.group(2).replace(" ", "").split(",") if d]
-        if name not in TO_TORCH:
-            raise UsageError(f"--inputs: {name} is no element type", f"use one of {', '.join(TO_TORCH)}")
-        dtype = TO_TORCH[name]
+        if name not in TORCH:
+            raise UsageError(f"--inputs: {name} is no element type", f"use one of {', '.join(TORCH)}")
+        dtype = TORCH[name]
         if dtype.is_floating_point:
             out.append(torch.randn(dims, generator=generator).to(dtype))
         else:

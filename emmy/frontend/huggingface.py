@@ -24,8 +24,8 @@ from torch import nn
 
 from emmy.errors import ModelFileError, UnsupportedError, UsageError
 from emmy.frontend.capture import capture
-from emmy.frontend.dtypes import TO_TORCH
 from emmy.frontend.program import LazyWeights, Program
+from emmy.ir.torch_types import TORCH
 
 BUNDLED: Final = Path(__file__).parent / "configs"
 # Where the layers of a model stand, by the names that transformers uses.
@@ -158,7 +158,7 @@ def build(config: Any, o: Options) -> nn.Module:
         config.layer_types = None if kinds is None else [kinds[o.layer]]
     factory: Any = transformers.AutoModel
     whole = [getattr(transformers, a) for a in config.architectures or () if hasattr(transformers, a)]
-    options = {"dtype": TO_TORCH[o.dtype], "attn_implementation": "sdpa"}
+    options = {"dtype": TORCH[o.dtype], "attn_implementation": "sdpa"}
     with torch.device("meta"):
         build_whole = o.layer is None and whole
         model = whole[0]._from_config(config, **options) if build_whole else factory.from_config(config, **options)
@@ -215,7 +215,7 @@ def _tap(layer: nn.Module) -> _Slot:
 def instrument(model: Any, o: Options) -> tuple[torch.Tensor, ...]:
     """Give the model the forward that is captured; returns its example inputs."""
     config, generator = model.config, torch.Generator().manual_seed(o.seed)
-    run, dtype = model.forward, TO_TORCH[o.dtype]
+    run, dtype = model.forward, TORCH[o.dtype]
     image = model.main_input_name == "pixel_values"
     if o.cache_len is not None and not _decodes(config):
         raise UsageError(f"--cache-len: {type(model).__name__} has no key-value cache")
@@ -289,7 +289,7 @@ def _cache_examples(config: Any, o: Options, generator: torch.Generator) -> dict
     for k in range(config.num_hidden_layers):
         for what in ("key", "value"):
             shape = (o.batch, heads, o.cache_len, head)
-            examples[f"{what}_cache_{k}"] = torch.randn(shape, generator=generator).to(TO_TORCH[o.dtype])
+            examples[f"{what}_cache_{k}"] = torch.randn(shape, generator=generator).to(TORCH[o.dtype])
     if o.layer is not None:
         examples = {n.removesuffix("_0"): v for n, v in examples.items()}
     return examples

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from emmy.errors import UnsupportedError
-from emmy.frontend.dtypes import TO_TORCH
 from emmy.frontend.symbolic import evaluate
 from emmy.ir.dtype import DTYPES, register
 from emmy.ir.graph import Node, Ref
 from emmy.ir.loop import Expr
+from emmy.ir.torch_types import TORCH
 
 
 def operation(op: str) -> torch._ops.OpOverload:
@@ -63,8 +63,8 @@ def _value(arg: object, values: Iterator[torch.Tensor], sizes: Mapping[str, int]
         return [_value(a, values, sizes, widen) for a in arg]
     if isinstance(arg, Expr):
         return evaluate(arg, sizes)
-    if isinstance(arg, str) and arg in TO_TORCH:
-        return widen if widen is not None and DTYPES[arg].kind == "float" else TO_TORCH[arg]
+    if isinstance(arg, str) and arg in TORCH:
+        return widen if widen is not None and DTYPES[arg].kind == "float" else TORCH[arg]
     return arg
 
 

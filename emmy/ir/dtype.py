@@ -1,6 +1,6 @@
 """Element types: how a value is stored, and how it is held in a register.
 
-A tensor is *stored* in one of eleven types.  Arithmetic on every floating type happens in `f32` registers (rounding
+A tensor is *stored* in one of twelve types.  Arithmetic on every floating type happens in `f32` registers (rounding
 happens only where a value is stored or cast by the user); integers keep their own width, so that overflow wraps as in
 PyTorch.
 """

@@ -14,6 +14,7 @@ from torch import Tensor
 from emmy.errors import CompileError, DeviceError, InputError, PlanError
 from emmy.ir.graph import Node, Ref
 from emmy.ir.plan import KernelLaunch, Launch, OpaqueLaunch, Plan
+from emmy.ir.torch_types import TORCH
 from emmy.runtime import driver
 from emmy.runtime.arena import peak
 from emmy.runtime.cache import CubinCache
@@ -21,7 +22,7 @@ from emmy.runtime.flow import Flow, analyse
 from emmy.runtime.instance import Instance, Segment
 from emmy.runtime.nvrtc import Job
 from emmy.runtime.sizes import Argument, bind_sizes
-from emmy.runtime.tensors import TORCH, accept, plain, poison, view
+from emmy.runtime.tensors import accept, plain, poison, view
 from emmy.settings import Settings
 
 # runs one operation with PyTorch: the node, its tensor operands in order, the sizes of this call

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from emmy.errors import UsageError
 from emmy.ir.dtype import DTYPES
-from emmy.runtime.tensors import NAMES
+from emmy.ir.torch_types import NAMES
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emmy.errors import UsageError
+from emmy.ir.torch_types import TORCH
 from emmy.runtime.numerics import compare, tolerance
-from emmy.runtime.tensors import TORCH
 
 FLOATS = ("f32", "f16", "bf16", "f8e4m3", "f8e5m2", "f64")
 INF, NAN = math.inf, math.nan

@@ -3,7 +3,8 @@ import torch
 
 from emmy.errors import InputError
 from emmy.ir.dtype import DTYPES
-from emmy.runtime.tensors import NAMES, TORCH, accept, plain, poison, view
+from emmy.ir.torch_types import NAMES, TORCH
+from emmy.runtime.tensors import accept, plain, poison, view
 
 CPU = torch.device("cpu")
 

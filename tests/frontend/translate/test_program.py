@@ -12,13 +12,13 @@ from torch.nn import functional as F
 from emmy.errors import UnsupportedError
 from emmy.frontend import interpret
 from emmy.frontend.capture import capture, from_exported
-from emmy.frontend.dtypes import FROM_TORCH, TO_TORCH
 from emmy.frontend.translate import HANDLERS, translate
 from emmy.frontend.translate.histogram import op_names
 from emmy.frontend.translate.promotion import promote
 from emmy.frontend.translate.samples import NOT_TENSORS, SAMPLES
 from emmy.frontend.translate.samples import operands as sample_operands
 from emmy.ir.graph import Graph
+from emmy.ir.torch_types import NAMES, TORCH
 from tests.frontend.translate.reference import check_all, compare, operands, run, to_numpy
 
 # Samples that no rule of ours expresses: random numbers, sorting, complex numbers.
@@ -98,10 +98,10 @@ def test_mutated_inputs_are_outputs() -> None:
 
 
 def test_promotion_is_pytorchs() -> None:
-    plain = [d for n, d in TO_TORCH.items() if not n.startswith("f8")]
+    plain = [d for n, d in TORCH.items() if not n.startswith("f8")]
     for a in plain:
         for b in plain:
-            assert promote(FROM_TORCH[a], FROM_TORCH[b]) == FROM_TORCH[torch.promote_types(a, b)], (a, b)
+            assert promote(NAMES[a], NAMES[b]) == NAMES[torch.promote_types(a, b)], (a, b)
 
 
 class Small(nn.Module):
