@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from emmy.codegen.cuda import source
 from emmy.codegen.lower import lower
-from emmy.egraph.model import Limits, ModelGraph, saturate
 from emmy.egraph.fusion import Launch
+from emmy.egraph.model import Limits, ModelGraph, saturate
 from emmy.egraph.naming import Names, unique
 from emmy.errors import EmmyError, LoweringError, UsageError
 from emmy.extract.choice import Candidate, Choice
 from emmy.extract.evidence import predicted_share, require_measured
 from emmy.extract.lookup import evidence_for_compile
 from emmy.extract.records import Regime
+from emmy.ir.graph import Ref
 from emmy.ir.kernel import Kernel
 from emmy.ir.plan import Plan
 from emmy.ir.schedule import Pin
@@ -147,7 +148,7 @@ def saturate_program(
         "model",
         saturate(
             tensor, rulesets(), parameters=parameters, sizes=sizes, held=options.held, limits=options.limits,
-            relaxed=options.place == "fuse", stages=options.passes[:4],
+            relaxed=options.place == "fuse", stages=options.passes[:4], mutated=_mutated(program, tensor),
         ),
     )  # fmt: skip
     regime = regime_of(options.target)
@@ -197,6 +198,14 @@ def _parameters(program: Program, tensor: TensorProgram) -> frozenset[int]:
     )
 
 
+def _mutated(program: Program, tensor: TensorProgram) -> dict[int, int]:
+    """Position among the tensor program's outputs -> term id of the input that this output is the new contents of."""
+    inputs = [t.id for t in tensor.terms if t.kind == "Input"]
+    names = {i.name: t for t, i in zip(inputs, program.graph.inputs, strict=False)}
+    made = [o for o in program.graph.outputs if isinstance(o.value, Ref)]
+    return {k: names[o.mutates] for k, o in enumerate(made) if o.mutates in names}
+
+
 class _Kernels:
     """Lowers chosen launches; a kernel that compiler or card refuses sends the choice back to its alternatives."""
 
@@ -216,6 +225,8 @@ class _Kernels:
         by_id = {l.id: l for l in self.model.launches}
         while True:
             choice = self.selection.run(self._opaque_candidates(), self.options.place)
+            updates = (by_id[c.id].in_place for c in choice.candidates if c.id in by_id)
+            self.names.in_place = dict(u for u in updates if u is not None)
             chosen: list[Chosen | ChosenOpaque] = []
             refused = False
             for c in choice.candidates:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from emmy.egraph.anchors import elements
 from emmy.egraph.fusion import Launch
 from emmy.egraph.model import ModelGraph
 from emmy.egraph.schedule import schedule_rows
@@ -23,6 +24,7 @@ from emmy.extract.evidence import Decision, RowOption, decide, family_bias
 from emmy.extract.prior import predict_many, roofline
 from emmy.extract.records import Regime, Snapshot
 from emmy.extract.work import Work, analyse
+from emmy.ir.dtype import DTYPES
 from emmy.ir.loop import Body
 from emmy.ir.schedule import Pin, Row, Scheduled
 from emmy.ir.target import Target
@@ -268,7 +270,7 @@ class Selection:
             if all(t in folded for t in l.results):
                 build.append(Candidate(l.id, l.results, ops, BUILD_SECONDS, key, estimate[1].hash))
                 continue
-            cost = estimate[0] + (1.0 if place == "fuse" else 0.0)
+            cost = estimate[0] + self._copy_back(l) + (1.0 if place == "fuse" else 0.0)
             run.append(Candidate(l.id, l.results, ops, cost, key, estimate[1].hash))
         given = frozenset(self.model.inputs) - {t for c in fixed for t in c.outs}
         outputs = frozenset(self.model.outputs)
@@ -279,6 +281,14 @@ class Selection:
         except LoweringError as e:
             raise LoweringError(f"{e.what}\n{self.refusal_text()}", e.do) from e
         return replace(main, candidates=(*first.candidates, *main.candidates), makers={**first.makers, **main.makers})
+
+    def _copy_back(self, launch: Launch) -> float:
+        """Seconds that the runtime takes to copy new contents into the inputs that they belong to."""
+        if launch.in_place:
+            return 0.0
+        tensors = [self.model.numbering.tensors[t] for t in launch.results if t in self.model.changed]
+        moved = (2 * elements(t, self.sizes) * DTYPES[t.dtype].bytes for t in tensors)
+        return sum(self.target.launch_seconds + n / self.target.bandwidth for n in moved)
 
     def refusal_text(self) -> str:
         lines = [

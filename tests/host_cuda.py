@@ -44,11 +44,13 @@ def available() -> bool:
 
 
 def run(kernel: Kernel, arrays: Sequence[np.ndarray[Any, Any]], sizes: Mapping[str, int] | None = None,
-        shapes: Sequence[tuple[int, ...]] = ()) -> list[np.ndarray[Any, Any]]:  # fmt: skip
+        shapes: Sequence[tuple[int, ...]] = (),
+        initial: Sequence[np.ndarray[Any, Any]] = ()) -> list[np.ndarray[Any, Any]]:  # fmt: skip
     """Results of one launch.
 
     `arrays` in the order of the kernel's operands, in the numpy type of their storage type (`NUMPY`); `shapes` of the
-    results; `sizes` binds symbolic sizes (by the names of the kernel's size parameters).
+    results; `sizes` binds symbolic sizes (by the names of the kernel's size parameters).  `initial` is what the
+    results hold before (NaN bits where not given).
     """
     entry = _load(kernel)
     ins = [p for p in kernel.params if p.role == "in"]
@@ -59,6 +61,8 @@ def run(kernel: Kernel, arrays: Sequence[np.ndarray[Any, Any]], sizes: Mapping[s
         _guarded(np.ascontiguousarray(a).astype(NUMPY[p.type], copy=False)) for a, p in zip(arrays, ins, strict=True)
     ]
     results = [_guarded(np.empty(s, NUMPY[p.type]), poison=True) for s, p in zip(shapes, outs, strict=True)]
+    for r, a in zip(results, initial, strict=False):
+        r.array[...] = a
     pointers = [ctypes.c_void_p(h.address) for h in (*held, *results)]
     values = [ctypes.c_longlong((sizes or {})[n]) for n in names]
     slots = [ctypes.cast(ctypes.pointer(v), ctypes.c_void_p) for v in (*pointers, *values)]

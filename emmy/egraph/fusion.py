@@ -16,7 +16,7 @@ from emmy.egraph.egg import Egg
 from emmy.egraph.loop import LoopGraph
 from emmy.egraph.numbering import Numbering, Prim
 from emmy.ir.counts import apart, contractions, recomputation, reductions
-from emmy.ir.lift import lift
+from emmy.ir.lift import lift, update
 from emmy.ir.loop import Body
 from emmy.ir.normal import compose, reslot
 
@@ -45,6 +45,12 @@ class Launch:
     covers: frozenset[int]
     wide: int = 0
     base: bool = False
+
+    @property
+    def in_place(self) -> tuple[int, int] | None:
+        """(result, operand) where the result is that operand, updated where it lies."""
+        into = self.body.outs[0].into
+        return None if into < 0 else (self.results[0], self.operands[into])
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +93,17 @@ class Fusion:
 
     # ---- launches in
     def lift(self) -> None:
-        """One launch for every primitive row that the lift rules want."""
+        """One launch for every primitive row that the lift rules want, one more for each that may write in place."""
         self.egg.run("lift", saturate=True)
         frozen = self.egg.freeze()
         wanted = sorted(r[0] for r in frozen.rows("want"))
         self._copies.update(frozen.rows("copies"))
+        updates = sorted(r[0] for r in frozen.rows("want-update"))
         by_id = {p.id: p for p in self.numbering.prims}
         for row in wanted:
             self._lift(by_id[row])
+        for row in updates:
+            self._update(by_id[row])
         self._flush()
 
     def _lift(self, p: Prim) -> None:
@@ -116,6 +125,20 @@ class Fusion:
         if number is not None:
             self._lifted[p.result].append(number)
             self._facts["lifted"].append((p.result, number))
+
+    def _update(self, p: Prim) -> None:
+        """The launch of a scatter that stores into its base."""
+        made = update(p.args, [self.numbering.tensors[x] for x in p.operands], self.numbering.tensors[p.result])
+        assert made is not None
+        distinct = tuple(dict.fromkeys(p.operands))
+        alias = [distinct.index(x) for x in p.operands]
+        tensors = [self.numbering.tensors[x] for x in distinct]
+        body, order = reslot(made[0], [alias[i] for i in made[1]], tensors)
+        operands = tuple(distinct[i] for i in order)
+        draft = Draft(
+            "update-in-place", body, operands, (p.result,), NOTHING_INLINED, (), frozenset((p.result,)), 0, False
+        )
+        self._emit(draft)
 
     def _emit(self, d: Draft) -> int | None:
         """Add a launch; None where it was known."""
@@ -158,7 +181,7 @@ class Fusion:
         n = contractions(best) + (FINISHING if self.anchors.partial & set(launch.operands) else 0)
         f["contractions"].append((launch.id, n))
         f["inlined"].append((launch.id, launch.last))
-        if len(launch.results) == 1:
+        if len(launch.results) == 1 and launch.body.outs[0].into < 0:
             f["single"].append((launch.id,))
         for slot, x in enumerate(launch.operands):
             f["reads"].append((launch.id, slot, x))

@@ -9,12 +9,12 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from emmy.egraph.egg import Egg
 from emmy.ir.build import cast, scalar
-from emmy.ir.loop import Ax, Body, Expr, Fold, Load, Online, Op, Out, Scan, fold, online, scan
+from emmy.ir.loop import Ax, Body, Expr, Fold, Load, Online, Op, Scan, fold, online, scan
 from emmy.ir.normal import canonical
 from emmy.ir.parse import parse_expr
 
@@ -87,7 +87,7 @@ class LoopGraph:
             if all(new is o.value for new, o in zip(found, b.outs, strict=True)):
                 continue
             values = canonical(found, b.slots)
-            outs = tuple(Out(o.axes, o.index, v, o.tensor) for v, o in zip(values, b.outs, strict=True))
+            outs = tuple(replace(o, value=v) for v, o in zip(values, b.outs, strict=True))
             better = Body(outs, b.slots)
             if better.hash != b.hash and _loads(better) == _loads(b):
                 self.known[b.hash] = better

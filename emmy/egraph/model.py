@@ -18,12 +18,13 @@ from emmy.egraph.loop import LoopGraph, LoopStats
 from emmy.egraph.numbering import Numbering, number
 from emmy.egraph.siblings import merge_siblings
 from emmy.egraph.splits import SPLIT_BOUNDS, split_reductions
+from emmy.egraph.updates import load_updates
 from emmy.ir.loop import Body
 from emmy.ir.normal import Substitution
 from emmy.ir.parse import index_text, parse_index
 from emmy.ir.tensor import Program, coordinates
 
-MODEL_FILES: Final = ("model", "decompose", "algebra", "siblings", "split", "lift", "fuse")
+MODEL_FILES: Final = ("model", "decompose", "algebra", "siblings", "split", "lift", "update", "fuse")
 BOUNDS: Final = {
     "MAX_CONTRACTIONS": 2,
     "MAX_CONTRACTIONS_INLINED": 3,
@@ -45,7 +46,10 @@ class Limits:
 
 @dataclass(slots=True)
 class ModelGraph:
-    """A saturated program: numbered tensors, and every launch that could make them."""
+    """A saturated program: numbered tensors, and every launch that could make them.
+
+    `changed` are the new contents of inputs that the program changes.
+    """
 
     egg: Egg
     numbering: Numbering
@@ -58,6 +62,7 @@ class ModelGraph:
     seconds: dict[str, float] = field(default_factory=dict)
     rounds: int = 0
     notes: list[str] = field(default_factory=list)
+    changed: frozenset[int] = frozenset()
 
     @property
     def closed(self) -> list[Launch]:
@@ -84,11 +89,13 @@ class ModelGraph:
 def saturate(
     program: Program, rulesets: Path, *, parameters: frozenset[int], sizes: Mapping[str, int],
     held: frozenset[str] = frozenset(), limits: Limits = Limits(), relaxed: bool = False,
+    mutated: Mapping[int, int] | None = None,
     stages: str = "dolf", on_stage: Callable[[str, float], None] | None = None,
 ) -> ModelGraph:  # fmt: skip
     """Saturate the model e-graph.
 
-    `parameters` are term ids of inputs known when the plan is built.  `stages` is a prefix of `dolf` (decompose,
+    `parameters` are term ids of inputs known when the plan is built; `mutated` gives for the position of an output the
+    term id of the input whose new contents it is.  `stages` is a prefix of `dolf` (decompose,
     optimize, lift, fuse): without `f` every launch is one operation.  `relaxed` lifts the bound on recomputation.
     """
     seconds: dict[str, float] = {}
@@ -124,6 +131,9 @@ def saturate(
     )  # fmt: skip
     if "f" in stages:
         anchors = split_reductions(egg, numbering, anchors, weights, shapes, sizes)
+        changed = [(numbers[x], numbers[program.outputs[k]]) for k, x in (mutated or {}).items()]
+        returned = frozenset(t for k, t in enumerate(outputs) if k not in (mutated or {}))
+        load_updates(egg, numbering, changed, returned)
     else:
         anchors = every_tensor(numbering.prims, numbering.tensors, numbering.order, frozenset(inputs), weights, sizes)
     t = stage("name", t)
@@ -150,7 +160,7 @@ def saturate(
     stage("fuse", t)
     return ModelGraph(
         egg, numbering, anchors, fusion.launches, loops, inputs, tuple(numbers[x] for x in program.outputs),
-        fusion.refusals, seconds, fusion.rounds, notes,
+        fusion.refusals, seconds, fusion.rounds, notes, frozenset(numbers[program.outputs[k]] for k in mutated or {}),
     )  # fmt: skip
 
 

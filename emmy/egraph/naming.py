@@ -127,6 +127,8 @@ class Names:
                 self.final[numbering.numbers[term_id]] = origin
         self.inner = self._inner_owners()
         self._used: dict[str, int] = {}
+        # tensors that lie where an input does: their number -> the input's
+        self.in_place: dict[int, int] = {}
         self._names: dict[int, str] = {}
 
     def _inner_owners(self) -> dict[int, int]:
@@ -155,6 +157,7 @@ class Names:
 
     def tensor(self, number: int) -> str:
         """A name for the buffer of a tensor, unique in the program."""
+        number = self.in_place.get(number, number)
         if number in self.input_names:
             return self.input_names[number]
         if number not in self._names:

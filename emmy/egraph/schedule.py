@@ -43,11 +43,13 @@ class Family:
     rows: Callable[..., Iterator[tuple[str, Row]]]
     config: Callable[[Body, Row, Target, Sizes], KernelConfig]
     options: tuple[str, ...] = ()
+    # it can store where loads say, into an operand's own memory
+    updates: bool = False
 
 
 # In order of preference where nothing else decides; the plain family closes every list.
 FAMILIES: Final[tuple[Family, ...]] = (
-    Family("map", "map.egg", maps.facts, "Map", maps.rows, maps.config),
+    Family("map", "map.egg", maps.facts, "Map", maps.rows, maps.config, updates=True),
     Family("turn", "turn.egg", turns.facts, "Turn", turns.rows, turns.config),
     Family(
         "attention", "attention.egg", attention.facts, "AttentionRows", attention.rows, attention.config,
@@ -63,7 +65,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     ),
     Family("row", "row.egg", reduced.facts, "Row", reduced.rows, reduced.config),
     Family("scan", "scan.egg", scans.facts, "Scanned", scans.rows, scans.config),
-    Family("plain", "plain.egg", plain.facts, "Plain", plain.rows, plain.config),
+    Family("plain", "plain.egg", plain.facts, "Plain", plain.rows, plain.config, updates=True),
 )  # fmt: skip
 
 
@@ -129,6 +131,9 @@ def _family_facts(
 ) -> None:
     merged: dict[str, list[tuple[object, ...]]] = {}
     for h, body in bodies.items():
+        if any(o.into >= 0 for o in body.outs) and not family.updates:
+            declined[h][family.name] = "a result that is stored in place"
+            continue
         facts = family.facts(body, target, sizes)
         if isinstance(facts, str):
             declined[h][family.name] = facts

@@ -356,13 +356,19 @@ class _Machine:
     def store(self, out: Out) -> Array:
         held = self.held(out.tensor.dtype)
         poison = np.nan if held.kind == "f" else 0
-        result = np.full(self.shape(out.tensor.shape), poison, held)
+        shape = self.shape(out.tensor.shape)
+        result = np.full(shape, poison, held) if out.into < 0 else self.arrays[out.into].astype(held)
         for ranges in self.pieces(out):
             frame = self.root.over(ranges)
             value = self.value(out.value, frame).align(out.axes)
             value = np.broadcast_to(value, [self.length(a, frame) for a in out.axes])
             index = tuple(self.value(i, frame).align(out.axes) for i in out.index)
-            result[index] = self.cast(value, out.tensor.dtype)
+            if out.into < 0:
+                result[index] = self.cast(value, out.tensor.dtype)
+                continue
+            index = np.broadcast_arrays(*index, value)[:-1]
+            inside = np.logical_and.reduce([(i >= 0) & (i < n) for i, n in zip(index, shape, strict=True)])
+            result[tuple(i[inside] for i in index)] = self.cast(value[inside], out.tensor.dtype)
         return result
 
     def pieces(self, out: Out) -> Iterator[dict[Ax, tuple[int, int]]]:

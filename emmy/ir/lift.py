@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from emmy.ir.build import cast, iadd, idiv, imod, imul, scalar
-from emmy.ir.loop import Body, Expr, Fold, Load, Out, Tensor, ax, const, fold, load, scan
+from emmy.ir.loop import Ax, Body, Expr, Fold, Load, Op, Out, Tensor, ax, const, fold, load, scan
 from emmy.ir.normal import Substitution, normalize
 from emmy.ir.parse import parse_expr, parse_index
 from emmy.ir.tensor import Shape, coordinates, parse_axes
@@ -126,6 +126,51 @@ def _scatter(args: Sequence[object], ops: Sequence[Tensor], result: Tensor, d: S
     combine = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}[mode]
     unit = _extreme(value.type, mode) if mode in ("amax", "amin") else literal(neutral, value.type)
     return scalar(combine, base, fold(kind, j, scalar("where", condition, value, unit)))
+
+
+def update(
+    args: Sequence[object], operands: Sequence[Tensor], result: Tensor
+) -> tuple[Body, tuple[int, ...]] | None:
+    """A scatter that sets elements, as stores into its base: the body, and the operand number of each slot.
+
+    None unless its condition says of some coordinates what they equal, one source element each, and the source does
+    not depend on these coordinates: each element then has one place, and no two the same.
+    """
+    mode, extent = str(args[0]), parse_expr(str(args[1]))
+    if mode != "set" or extent is not const(1):
+        return None
+    d = coordinates(result.shape)
+    place: dict[Ax, Expr] = {}
+    for e in _conjuncts(_over(parse_expr(str(args[2])), d)):
+        found = _equation(e, d)
+        if found is None or found[0] in place:
+            return None
+        place[found[0]] = found[1]
+    source = tuple(_over(e, d) for e in parse_index(str(args[3])))
+    if any(a in e.free for a in place for e in source):
+        return None
+    last, at = len(operands) - 1, Substitution(_Identity())
+    first: dict[Ax, Expr] = {ax("j", extent): const(0)}
+    index = tuple(at.apply(place.get(a, a), first) for a in d)
+    value = at.apply(load(last, source, operands[last].dtype), first)
+    axes = tuple(a for a in d if a not in place)
+    return normalize([Out(axes, index, value, result, into=0)], operands)
+
+
+def _conjuncts(e: Expr) -> list[Expr]:
+    if isinstance(e, Op) and e.name == "and":
+        return [x for a in e.args for x in _conjuncts(a)]
+    return [e]
+
+
+def _equation(e: Expr, d: Sequence[Ax]) -> tuple[Ax, Expr] | None:
+    """`coordinate == value`, the value free of coordinates."""
+    if not isinstance(e, Op) or e.name != "eq":
+        return None
+    for a, b in (e.args, e.args[::-1]):
+        if isinstance(a, Ax) and a in d and not b.free & set(d):
+            return a, b
+    return None
 
 
 def _extreme(dtype: str, mode: str) -> Expr:

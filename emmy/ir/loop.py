@@ -2,6 +2,8 @@
 
     Body  = Body(outs, slots)
     Out   = Out(axes, index, value, tensor)      for all points of axes: out[index] = value
+          | Out(axes, index, value, tensor, into)  an update: the result lies where operand `into` does; for all points
+                                                 whose index is in range, out[index] = value, and the rest is as it was
     Slot  = Tensor                               the operands, contiguous and row-major
     Tensor = Tensor(dtype, shape)                shape: extents
     Expr  = Const(value, dtype)
@@ -369,17 +371,23 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """One result: for all points of `axes`, `tensor[index] = value`; `index` reaches every element exactly once."""
+    """One result: for all points of `axes`, `tensor[index] = value`; `index` reaches every element exactly once.
+
+    With `into` (a slot), an update of that operand where it lies: `index` may hold loads and reaches no element twice;
+    points whose index is out of range store nothing.
+    """
 
     axes: tuple[Ax, ...]
     index: tuple[Expr, ...]
     value: Expr
     tensor: Tensor
+    into: int = -1
 
     @property
     def text(self) -> str:
         axes, index = " ".join(a.text for a in self.axes), " ".join(i.text for i in self.index)
-        return f"(out [{axes}] [{index}] {self.tensor.text} {self.value.text})"
+        head = "out" if self.into < 0 else f"update {self.into}"
+        return f"({head} [{axes}] [{index}] {self.tensor.text} {self.value.text})"
 
 
 @dataclass(frozen=True, eq=False)

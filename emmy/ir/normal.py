@@ -165,7 +165,8 @@ def _drop_unit_axes(outs: Sequence[Out]) -> list[Out]:
         env: Env = {a: const(0) for a in o.axes if a.size == 1}
         sub = _UnitFolds()
         index = tuple(sub.apply(i, env) for i in o.index)
-        result.append(Out(tuple(a for a in o.axes if a not in env), index, sub.apply(o.value, env), o.tensor))
+        axes = tuple(a for a in o.axes if a not in env)
+        result.append(replace(o, axes=axes, index=index, value=sub.apply(o.value, env)))
     return result
 
 
@@ -215,9 +216,9 @@ def _split_free(out: Out, tag: int) -> Out:
         high, low = ax(f"s{tag}h{k}.{len(axes)}", axis.size // c), ax(f"s{tag}l{k}.{len(axes)}", c)
         env: Env = {axis: iadd(imul(high, c), low)}
         sub = Substitution(_Same())
-        out = Out((), tuple(sub.apply(i, env) for i in out.index), sub.apply(out.value, env), out.tensor)
+        out = replace(out, index=tuple(sub.apply(i, env) for i in out.index), value=sub.apply(out.value, env))
         axes[k : k + 1] = [high, low]
-    return Out(tuple(axes), out.index, out.value, out.tensor)
+    return replace(out, axes=tuple(axes))
 
 
 def _merge_free(out: Out) -> Out:
@@ -232,7 +233,7 @@ def _merge_free(out: Out) -> Out:
         axis, out = merged
         axes[k : k + 2] = [axis]
         k = max(0, k - 1)
-    return Out(tuple(axes), out.index, out.value, out.tensor)
+    return replace(out, axes=tuple(axes))
 
 
 def _merged(out: Out, high: Ax, low: Ax) -> tuple[Ax, Out] | None:
@@ -251,7 +252,7 @@ def _merged(out: Out, high: Ax, low: Ax) -> tuple[Ax, Out] | None:
     value = fused.apply(out.value)
     if any(a in e.free for e in (*index, value) for a in (high, low)):
         return None
-    return axis, Out(out.axes, index, value, out.tensor)
+    return axis, replace(out, index=index, value=value)
 
 
 class _Fuse:
@@ -340,14 +341,15 @@ def normalize(outs: Sequence[Out], slots: Sequence[Tensor]) -> tuple[Body, tuple
     work = _drop_unit_axes(outs)
     folds = _SplitFolds()
     empty: Env = {}
-    work = [Out(o.axes, o.index, folds.apply(o.value, empty), o.tensor) for o in work]
+    work = [replace(o, value=folds.apply(o.value, empty)) for o in work]
     work = [_merge_free(_split_free(o, n)) for n, o in enumerate(work)]
     names = _Names()
     named: list[Out] = []
     for o in work:
         env: Env = {a: ax(f"o{i}", a.extent) for i, a in enumerate(o.axes)}
         index = tuple(names.apply(i, env) for i in o.index)
-        named.append(Out(tuple(env[a] for a in o.axes), index, names.apply(o.value, env), o.tensor))  # type: ignore[misc]
+        axes = tuple(env[a] for a in o.axes)
+        named.append(replace(o, axes=axes, index=index, value=names.apply(o.value, env)))  # type: ignore[arg-type]
     ordered = sort_operands([o.value for o in named], slots)
     return _number_slots([replace(o, value=v) for o, v in zip(named, ordered, strict=True)], slots)
 
@@ -356,10 +358,21 @@ def _number_slots(outs: Sequence[Out], slots: Sequence[Tensor]) -> tuple[Body, t
     seen: dict[Expr, None] = {}
     for o in outs:
         visit(o.value, seen)
-    order = list(dict.fromkeys(n.slot for n in seen if isinstance(n, Load)))
+    for o in outs:
+        for i in o.index:
+            visit(i, seen)
+    loaded = [n.slot for n in seen if isinstance(n, Load)]
+    order = list(dict.fromkeys([*loaded, *(o.into for o in outs if o.into >= 0)]))
     sub = Substitution({old: new for new, old in enumerate(order)})
-    renumbered = tuple(Out(o.axes, o.index, sub_keep(sub, o.value), o.tensor) for o in outs)
+    renumbered = tuple(_reading(o, sub, sub_keep(sub, o.value)) for o in outs)
     return Body(renumbered, tuple(slots[s] for s in order)), tuple(order)
+
+
+def _reading(o: Out, sub: Substitution, value: Expr) -> Out:
+    """The result with another value, and what an update reads for its place renumbered as `sub` says."""
+    if o.into < 0:
+        return replace(o, value=value)
+    return replace(o, index=tuple(sub_keep(sub, i) for i in o.index), value=value, into=sub.slots[o.into])
 
 
 def sub_keep(sub: Substitution, root: Expr) -> Expr:
@@ -379,13 +392,20 @@ def sub_keep(sub: Substitution, root: Expr) -> Expr:
 def reslot(body: Body, slots: Sequence[int], tensors: Sequence[Tensor]) -> tuple[Body, tuple[int, ...]]:
     """The body with slot i reading operand `slots[i]` of `tensors` (equal numbers are one operand), normalized."""
     sub = Substitution(dict(enumerate(slots)))
-    return normalize([Out(o.axes, o.index, sub.apply(o.value, {}), o.tensor) for o in body.outs], tensors)
+    return normalize([_reading(o, sub, sub.apply(o.value, {})) for o in body.outs], tensors)
 
 
 def canonical(values: Sequence[Expr], slots: Sequence[Tensor]) -> list[Expr]:
     """Canonical bound names and operand order of values whose free axes and slots already are."""
     names = _Names()
     return sort_operands([names.apply(v, {a: a for a in v.free}) for v in values], slots)
+
+
+def _placed(o: Out, sub: Substitution, value: Expr) -> Out:
+    """The same with producers inlined in the index as well."""
+    if o.into < 0:
+        return replace(o, value=value)
+    return replace(o, index=tuple(sub.apply(i, {}) for i in o.index), value=value, into=sub.slots[o.into])
 
 
 def compose(
@@ -401,7 +421,7 @@ def compose(
     p_slots = dict(enumerate(producer_slots))
     source = Producer(producer.outs[out], p_slots, counter)
     sub = Substitution(dict(enumerate(consumer_slots)), {slot: source})
-    outs = [Out(o.axes, o.index, sub.apply(o.value, {}), o.tensor) for o in consumer.outs]
+    outs = [_placed(o, sub, sub.apply(o.value, {})) for o in consumer.outs]
     if keep:
         kept, inner = producer.outs[out], Substitution(p_slots)
         outs.append(Out(kept.axes, kept.index, inner.apply(kept.value, {}), kept.tensor))

@@ -201,6 +201,15 @@ def index_text(index: tuple[Expr, ...]) -> str:
     return "[" + " ".join(e.text for e in index) + "]"
 
 
+def _into(r: _Reader) -> int:
+    """The head of a result: `out`, or `update` and the slot that it changes where it lies."""
+    if r.peek == "update":
+        r.expect("update")
+        return int(r.next())
+    r.expect("out")
+    return -1
+
+
 def parse_body(text: str) -> Body:
     """The body that prints as `text`."""
     r = _Reader(text)
@@ -211,14 +220,14 @@ def parse_body(text: str) -> Body:
     outs: list[Out] = []
     for _ in r.until(")"):
         r.expect("(")
-        r.expect("out")
+        into = _into(r)
         r.expect("[")
         axes = tuple(_axis(r) for _ in r.until("]"))
         r.expect("[")
         index = tuple(_expr(r) for _ in r.until("]"))
         tensor, value = _tensor(r), _expr(r)
         r.expect(")")
-        outs.append(Out(axes, index, value, tensor))
+        outs.append(Out(axes, index, value, tensor, into))
     if r.peek:
         raise r.fail("text after the end")
     return Body(tuple(outs), slots)

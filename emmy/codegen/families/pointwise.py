@@ -21,6 +21,7 @@ class Pointwise:
     def __init__(self, scalars: Scalars, outs: Sequence[Out], results: Sequence[str], vectors: Vectors) -> None:
         self.s, self.outs, self.results, self.v = scalars, outs, results, vectors
         self.width = vectors.lane.size or 1
+        self.inside = dict(vectors.inside)
 
     def element(self, scope: Scope) -> None:
         """Every result at the scope's point, one element."""
@@ -29,7 +30,12 @@ class Pointwise:
 
     def _store(self, k: int, scope: Scope, value: X) -> None:
         place = global_at(self.results[k], self.s.index(self.v.stores[k], scope), self.outs[k].tensor.dtype)
-        scope.code.store(place, value)
+        with scope.code.when(self._guard(k, scope)) as code:
+            code.store(place, value)
+
+    def _guard(self, k: int, scope: Scope) -> X | None:
+        """Where result k may be stored; None for everywhere."""
+        return self.s.get(self.inside[k], scope) if k in self.inside else None
 
     def arrays(self, code: Code, repeats: int = 1) -> dict[Staged, Var]:
         """Register arrays for the loads that move as vectors."""
@@ -75,8 +81,9 @@ class Pointwise:
 
     def store_arrays(self, scope: Scope, arrays: Mapping[int, Var]) -> None:
         for k, array in arrays.items():
-            start = self.s.index(self.v.stores[k], first_lane(scope, self.v.lane))
-            store_run(scope.code, self.results[k], start, array, self.width)
+            first = first_lane(scope, self.v.lane)
+            start = self.s.index(self.v.stores[k], first)
+            store_run(scope.code, self.results[k], start, array, self.width, guard=self._guard(k, first))
 
 
 def first_lane(scope: Scope, lane: Ax) -> Scope:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from emmy.ir.build import iadd, idiv, imul
+from emmy.ir.build import iadd, idiv, imul, scalar
 from emmy.ir.dtype import dtype
-from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Out, Scan, ax, load
+from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Out, Scan, ax, const, load
 from emmy.ir.views.affine import Affine, affine
 from emmy.ir.views.flat import Flatten, decode, total, uniform, unit_run, vector
 from emmy.ir.views.memo import VIEWS
@@ -70,6 +70,8 @@ class Vectors:
     stores: tuple[Expr, ...]
     staged: tuple[Staged, ...]
     wide_stores: tuple[bool, ...]
+    # where a result may be stored, by its number: an update stores nothing out of range
+    inside: tuple[tuple[int, Expr], ...] = ()
 
 
 def vectors(view: MapView, width: int) -> Vectors:
@@ -86,10 +88,21 @@ def rewrite(outs: Sequence[Out], flatten: Flatten, axes: Sequence[Ax], group: Ax
     env = decode(linear, axes)
     values = tuple(flatten.apply(o.value, env) for o in outs)
     stores = tuple(flatten.offset(o.index, o.tensor.shape, env) for o in outs)
+    inside = tuple((k, flatten.apply(within(o), env)) for k, o in enumerate(outs) if o.into >= 0)
     if width == 1:
-        return Vectors(group, lane, values, stores, (), tuple(False for _ in outs))
-    wide = tuple(unit_run(s, lane) for s in stores)
-    return Vectors(group, lane, values, stores, staged_loads(values, lane, group), wide)
+        return Vectors(group, lane, values, stores, (), tuple(False for _ in outs), inside)
+    uneven = {k for k, condition in inside if not uniform(condition, lane)}
+    wide = tuple(unit_run(s, lane) and k not in uneven for k, s in enumerate(stores))
+    return Vectors(group, lane, values, stores, staged_loads(values, lane, group), wide, inside)
+
+
+def within(out: Out) -> Expr:
+    """True where the index of a result is in range."""
+    inside: Expr = const(True, "bool")
+    for e, extent in zip(out.index, out.tensor.shape, strict=True):
+        inside = scalar("and", inside, scalar("le", const(0), e))
+        inside = scalar("and", inside, scalar("lt", e, extent))
+    return inside
 
 
 def staged_loads(values: Sequence[Expr], lane: Ax, group: Ax) -> tuple[Staged, ...]:
