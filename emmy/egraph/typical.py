@@ -11,6 +11,7 @@ from typing import Final
 
 from emmy.egraph.families import attention, contraction, plain, row, scan
 from emmy.egraph.families import map as maps
+from emmy.egraph.families import turn as turns
 from emmy.ir.config import KernelConfig
 from emmy.ir.loop import Body
 from emmy.ir.schedule import Row
@@ -20,6 +21,7 @@ from emmy.ir.views.contraction_view import contraction_view
 from emmy.ir.views.map_view import map_view
 from emmy.ir.views.row_view import row_view
 from emmy.ir.views.scan_view import scan_view
+from emmy.ir.views.turn_view import Turned, turn_view, turned
 
 Config = Callable[[Body, Row, Target, Mapping[str, int]], KernelConfig]
 _MMA: Final = "TILE=mma_m16n8k16_bf16_f32"
@@ -29,21 +31,33 @@ def _rows(*texts: str) -> tuple[Row, ...]:
     return tuple(Row.parse(t) for t in texts)
 
 
-_MAP: Final = ("WORK=t128,TILE=f1x4,REDUCE=,STAGE=,RASTER=", "WORK=t256,TILE=f2x8,REDUCE=,STAGE=,RASTER=")
+_MAP: Final = (
+    "WORK=t128,TILE=f4,REDUCE=,STAGE=,RASTER=",
+    "WORK=t128,TILE=f2x4,REDUCE=,STAGE=,RASTER=",
+    "WORK=t128,TILE=f2x8,REDUCE=,STAGE=,RASTER=",
+)
+_TURN: Final = ("WORK=t32x8,TILE=f32x32,REDUCE=,STAGE=d1/smem,RASTER=",)
 _ATTENTION: Final = (
+    f"WORK=w1,{_MMA}/f1x16,REDUCE=,STAGE=d2/smem-async,RASTER=",
     f"WORK=w4,{_MMA}/f1x8,REDUCE=,STAGE=d2/smem-async,RASTER=",
     f"WORK=w4,{_MMA}/f2x8,REDUCE=,STAGE=d2/smem-async,RASTER=",
 )
-_THREADS: Final = ("WORK=t32,TILE=f1,REDUCE=,STAGE=,RASTER=",)
+_THREADS: Final = ("WORK=t32,TILE=f1,REDUCE=,STAGE=,RASTER=", "WORK=t64,TILE=f4,REDUCE=,STAGE=,RASTER=")
 _TENSOR: Final = (
-    f"WORK=w1x4,{_MMA}/f1x2/k4,REDUCE=,STAGE=d3/smem-async,RASTER=",
-    f"WORK=w2x2,{_MMA}/f2x4/k4,REDUCE=,STAGE=d3/smem-async,RASTER=",
-    f"WORK=w2x4,{_MMA}/f4x4/k2,REDUCE=,STAGE=d3/smem-async,RASTER=",
+    f"WORK=w1x1,{_MMA}/f1x2/k8,REDUCE=,STAGE=d6/smem-async,RASTER=",
+    f"WORK=w2x2,{_MMA}/f2x2/k8,REDUCE=,STAGE=d4/smem-async,RASTER=",
+    f"WORK=w2x2,{_MMA}/f2x4/k8,REDUCE=,STAGE=d3/smem-async,RASTER=",
+    f"WORK=w2x4,{_MMA}/f4x4/k4,REDUCE=,STAGE=d4/smem-async,RASTER=",
+    f"WORK=w2x4,{_MMA}/f4x8/k4,REDUCE=,STAGE=d3/smem-async,RASTER=",
 )
-_TILE: Final = ("WORK=t16x16,TILE=f4x4/k16,REDUCE=,STAGE=,RASTER=", "WORK=t16x16,TILE=f8x8/k16,REDUCE=,STAGE=,RASTER=")
+_TILE: Final = (
+    "WORK=t16x16,TILE=f4x4/k16,REDUCE=,STAGE=d2/smem,RASTER=",
+    "WORK=t16x16,TILE=f8x8/k8,REDUCE=,STAGE=d2/smem,RASTER=",
+)
 _ROW: Final = (
     "WORK=t32x8,TILE=,REDUCE=coop,STAGE=,RASTER=",
     "WORK=t128,TILE=,REDUCE=coop,STAGE=reg,RASTER=",
+    "WORK=t128,TILE=f8,REDUCE=coop,STAGE=,RASTER=",
     "WORK=t256,TILE=f4,REDUCE=coop,STAGE=,RASTER=",
 )
 
@@ -53,6 +67,9 @@ def typical_configs(body: Body, target: Target, sizes: Mapping[str, int]) -> lis
     found: list[tuple[Config, tuple[str, ...]]] = []
     if not isinstance(map_view(body), str):
         found.append((maps.config, _MAP))
+    turn = turn_view(body)
+    if not isinstance(turn, str) and isinstance(turned(turn, 32, 1), Turned):
+        found.append((turns.config, _TURN))
     view = attention_view(body)
     if not isinstance(view, str):
         found.append((attention.config, _ATTENTION if attention.fragments(view) is not None else _THREADS))
@@ -64,6 +81,6 @@ def typical_configs(body: Body, target: Target, sizes: Mapping[str, int]) -> lis
     if not isinstance(row_view(body), str):
         found.append((row.config, _ROW))
     if not isinstance(scan_view(body), str):
-        found.append((scan.config, ("WORK=t128,TILE=,REDUCE=coop,STAGE=,RASTER=",)))
+        found.append((scan.config, ("WORK=t128,TILE=f4,REDUCE=coop,STAGE=,RASTER=",)))
     configs = [config(body, r, target, sizes) for config, texts in found for r in _rows(*texts)]
     return configs or [plain.config(body, Row.parse("WORK=t128,TILE=,REDUCE=,STAGE=,RASTER="), target, sizes)]

@@ -2,51 +2,88 @@
 
 A roofline whose roofs are lowered by what a schedule does to them:
 
-    memory     bytes / bandwidth that the bytes in flight can draw (Little's law), unique bytes once a wave
-    cache      bytes between L2 and the SMs, every block's reads counted
-    tensor     padded FLOPs / rate of the blocks that run at once
-    scalar     instruction slots, recomputation included / issue rate
-    shared     fragment and reduction traffic / 128 bytes a clock of an SM
-    latency    serial steps of a block times the waves of blocks
+    memory     bytes / bandwidth that the bytes in flight can draw (Little's law); what is read again and fits no cache
+    cache      bytes between L2 and the SMs: every block's reads, whole sectors of 32 bytes where neighbours lie apart
+    tensor     padded FLOPs / rate of the warps that run at once
+    scattered  accesses whose neighbours lie in other sectors, some clocks of an SM's cache each
+    scalar     instruction slots, recomputation and copies by hand included / issue rate
+    shared     what warps read from shared memory / 128 bytes a clock of an SM
+    blocks     an SM starts a block every so many clocks
+    serial     what a block waits for, times the waves of blocks: loads that arrive one after another, combining partial
+               results, the chain of a thread's own instructions, and in a tiled kernel its steps along the folded axis
 
-The terms overlap, so the time is their p-norm, between their maximum and their sum: no term is ever cut off, and a
-difference in any of them shows.  Wave quantization multiplies what blocks do in parallel.  Constants are round figures
-from microbenchmarks of NVIDIA GPUs (Jia et al., "Dissecting the NVIDIA Volta GPU", 2018; Luo et al., "Dissecting the
-NVIDIA Hopper Architecture", 2024), in clocks, so that they scale with the card.
+The first seven overlap, so their time is a p-norm, between their maximum and their sum: no term is ever cut off, and a
+difference in any of them shows.  Blocks that share an SM hide each other's waiting, but not all of it: the serial time
+joins by a second, lower norm.  A tiled kernel with s stages has s - 1 tiles in flight: one step takes no less than
+(its products + a load's latency) / (s - 1), so two stages hide nothing and three hide one step.
+
+The constants are in clocks or shares, so that they scale with a card.  Their ranges are those that microbenchmarks of
+NVIDIA GPUs allow (Jia et al., "Dissecting the NVIDIA Volta GPU", 2018; Luo et al., "Dissecting the NVIDIA Hopper
+Architecture", 2024), their values were fitted on H200 measurements by experiments/fit_prior.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from emmy.extract.work import Work
+from emmy.extract.work import Read, Work
 from emmy.ir.config import KernelConfig
 from emmy.ir.target import Target
 
 Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 
-NORM: Final = 4.0  # how far the terms overlap: 1 would add them, infinity take the largest
-DRAM_CLOCKS: Final = 800.0  # from a load to its value, from memory
-L2_CLOCKS: Final = 280.0
-L2_BYTES_CLOCK: Final = 40.0  # an SM's share of L2 bandwidth
-SMEM_BYTES_CLOCK: Final = 128.0
-SM_BYTES_CLOCK: Final = 64.0  # most that one SM draws from L2 or memory
-BARRIER_CLOCKS: Final = 40.0
-SHUFFLE_CLOCKS: Final = 25.0
-ADD_CLOCKS: Final = 4.0  # a dependent addition
-LOAD_SLOTS: Final = 4.0  # a load or store occupies a quarter-rate pipe
-TILE_LOADS: Final = 1.4  # shared-memory load slots for a multiplication where a thread holds one point
-BLOCK_CLOCKS: Final = 600.0  # launching a block and its first instructions
-SPLIT_SECONDS: Final = 2.0e-6  # a finishing step after the last of several blocks
+SMEM_BYTES_CLOCK: Final = 128.0  # of an SM
+SM_BYTES_CLOCK: Final = 64.0  # most that one SM draws from memory
 SECTOR_BYTES: Final = 32.0  # least that L2 moves
-STRIDED_BYTES: Final = 4.0  # how much more an access moves whose neighbours are not neighbours in memory
+SPLIT_SECONDS: Final = 2.0e-6  # a finishing step after the last of several blocks
+WARP: Final = 32.0
+SUBCORES: Final = 4.0  # of an SM; each has its own tensor core
 
 CONTRACTIONS: Final = ("tile", "mma", "attention")
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """What microbenchmarks leave open, fitted on H200 measurements by experiments/fit_prior.py."""
+
+    norm: float = 3.11  # how far the roofs overlap: 1 would add them, infinity take the largest
+    serial_norm: float = 3.14  # how far waiting hides behind them
+    dram_clocks: float = 600.0  # from a load to its value, from memory under load
+    l2_clocks: float = 280.0
+    l1_clocks: float = 30.0
+    l2_bytes: float = 42.1  # an SM's share of L2 bandwidth, a clock
+    barrier_clocks: float = 183.0
+    step_clocks: float = 182.0  # of a tiled kernel's step beside products and loads
+    sync_clocks: float = 245.0  # more of such a step where threads carry the tiles by hand
+    shuffle_clocks: float = 39.3
+    costly_rounds: float = 3.95  # the same in shuffles where combining takes an exponential or a division
+    combine_slots: float = 5.03  # instructions of such a round: shuffle and combine
+    costly_slots: float = 17.3
+    thread_slots: float = 10.0  # of a thread before its first element and after its last
+    chain_clocks: float = 4.39  # from an instruction to the next one that needs it
+    start_clocks: float = 1930.0  # a block's first and last instructions
+    ramp_clocks: float = 2000.0  # a launch's first and last moments, when caches and SMs are empty
+    block_clocks: float = 116.0  # between two blocks that an SM starts
+    slot: float = 1.0  # instructions for each counted slot: addresses, predicates, moves
+    load_slots: float = 4.74  # a load or store occupies a quarter-rate pipe
+    copy_slots: float = 15.3  # a copy to shared memory through registers: its load, its store, their addresses
+    tile_loads: float = 9.06  # a vector read of shared memory in a product on plain threads, in multiplications
+    thread_warps: float = 2.0  # warps of an SM that keep half its issue rate
+    tile_warps: float = 0.5  # the same where a thread has a tile of points, and so independent instructions
+    sector_clocks: float = 1.86  # of an SM's cache for each access whose neighbours lie in other sectors
+    walked: float = 0.101  # share of those accesses, and of their bytes, where a thread walks along the sector itself
+    wide: float = 0.553  # more traffic for each further access of a thread that takes more than one side by side
+    l1_share: float = 0.682  # of an SM's shared memory and cache that rows in flight may take
+    l2_share: float = 0.621
+
+
+FITTED: Final = Constants()
 
 
 def roofline(work: Work, target: Target) -> float:
@@ -64,9 +101,11 @@ def predict(work: Work, config: KernelConfig, target: Target) -> float:
     return float(predict_many(work, (config,), target)[0])
 
 
-def predict_many(work: Work, configs: Sequence[KernelConfig], target: Target) -> Array:
+def predict_many(
+    work: Work, configs: Sequence[KernelConfig], target: Target, constants: Constants = FITTED
+) -> Array:  # fmt: skip
     """Seconds for each config, in one pass over arrays."""
-    return _Model(work, configs, target).seconds()
+    return _Model(work, configs, target, constants).seconds()
 
 
 class _Columns:
@@ -90,29 +129,54 @@ class _Columns:
     rows_per_block: Array
     reduce_threads: Array
     splits: Array
+    run: Array
+    flight: Array
+    held: Array
+    direct: Array
+    hold_m: Array
+    hold_n: Array
+    group: Array
 
-    def of(self, *families: str) -> npt.NDArray[np.bool_]:
+    def of(self, *families: str) -> Mask:
         return np.isin(self.family, families)
 
 
+def _norm(terms: Sequence[Array], p: float) -> Array:
+    total: Array = np.sum(np.stack(terms) ** p, axis=0) ** (1 / p)
+    return total
+
+
 class _Model:
-    def __init__(self, work: Work, configs: Sequence[KernelConfig], target: Target) -> None:
-        self.work, self.t = work, target
-        self.c = _Columns(configs)
+    def __init__(self, work: Work, configs: Sequence[KernelConfig], target: Target, constants: Constants) -> None:
+        self.work, self.t, self.k = work, target, constants
+        self.c = c = _Columns(configs)
         # a thread an output reads one element at a time, whatever the widest access could be
-        self.c.vector = np.where(self.c.of("plain"), np.minimum(self.c.vector, work.element), self.c.vector)
-        self.is_tiled = self.c.of(*CONTRACTIONS)
-        self.is_row = self.c.of("row", "scan", "split") & (self.c.reduce_threads > 1)
-        self.is_mma = self.c.of("mma", "attention")
-        self.flat = work.points / np.maximum(1.0, self.c.blocks)
+        c.vector = np.where(c.of("plain"), np.minimum(c.vector, work.element), c.vector)
+        c.run = np.maximum(c.run, c.vector)
+        # attention on plain threads holds some columns of one query in a thread
+        by_threads = c.of("attention") & (c.hold_m == 1.0)
+        self.is_tiled = c.of(*CONTRACTIONS) & ~by_threads
+        self.is_row = (c.of("row", "split") & (c.reduce_threads > 1)) | c.of("scan")
+        self.is_mma = c.of("mma", "attention") & ~by_threads
+        # a map whose blocks are square tiles turns them in shared memory
+        self.is_turned = c.of("map") & (c.tile_m > 1.0)
+        side = np.sqrt(np.maximum(1.0, c.tile_m * c.tile_n / np.maximum(1.0, self._workers())))
+        self.hold_m = np.where(c.hold_m > 0, c.hold_m, side)
+        self.hold_n = np.where(c.hold_n > 0, c.hold_n, side)
+        self.flat = work.points / np.maximum(1.0, c.blocks)
         self._resources()
+
+    def _workers(self) -> Array:
+        """Warps of a block, or its threads where each makes products by itself."""
+        workers: Array = np.where(self.is_mma, self.c.block_threads / WARP, self.c.block_threads)
+        return workers
 
     # ---- what runs at once -----------------------------------------------------------------------------------------
 
     def _resources(self) -> None:
         c, t = self.c, self.t
         threads = np.maximum(1.0, c.block_threads)
-        registers = threads * np.maximum(16.0, c.registers)
+        registers = threads * np.clip(c.registers, 16.0, t.registers_thread)
         limits = [
             t.threads_sm / threads,
             t.registers_sm / registers,
@@ -123,16 +187,13 @@ class _Model:
         self.resident = np.maximum(1.0, 0.9 * np.floor(np.min(limits, axis=0)) + 0.1 * np.min(limits, axis=0))
         self.spread = np.minimum(self.resident, np.maximum(1.0, c.blocks / t.sms))
         self.active = np.minimum(float(t.sms), np.maximum(1.0, c.blocks))
-        self.waves = np.maximum(1.0, np.ceil(c.blocks / (t.sms * self.resident)))
+        waves = c.blocks / (t.sms * self.resident)
+        # blocks start as others end, so the last wave is rarely a whole one
+        self.waves = np.maximum(1.0, 0.5 * (waves + np.ceil(waves)))
         # the fullest SM's share of the blocks against the average one's
         self.quantized = np.ceil(c.blocks / t.sms) * t.sms / np.maximum(1.0, c.blocks)
         self.quantized = np.where(c.blocks > 8 * t.sms, np.minimum(self.quantized, 1.1), self.quantized)
-
-    def _busy(self, half: float) -> Array:
-        """Share of an SM's issue rate that its resident warps keep up, half of it at `half` warps."""
-        warps = self.spread * self.c.block_threads / 32.0
-        share: Array = warps / (warps + half)
-        return share
+        self.warps = self.spread * np.ceil(threads / WARP)
 
     # ---- how often a value is made ---------------------------------------------------------------------------------
 
@@ -142,135 +203,182 @@ class _Model:
         tile_n = np.where(c.family == "attention", np.inf, c.tile_n)
         tiled = np.ceil(g.m / c.tile_m) * np.maximum(1.0, np.ceil(g.n / tile_n)) * g.b
         row = np.ceil(g.rows / np.maximum(1.0, c.rows_per_block)) + 0.0 * c.tile_m
-        own = np.maximum(1.0, c.vector / self.work.element) if not shared else np.maximum(1.0, self.flat)
+        own = np.maximum(c.vector / self.work.element, c.hold_n) if not shared else np.maximum(1.0, self.flat)
         flat = g.extent / np.clip(own / g.inner, 1.0, g.extent)
         times: Array = np.where(self.is_tiled, tiled, np.where(self.is_row, row, flat))
         return times
 
     # ---- roofs -----------------------------------------------------------------------------------------------------
 
-    def _held(self) -> npt.NDArray[np.bool_]:
-        """Rows that a block keeps in registers or shared memory between passes."""
-        c, w = self.c, self.work
-        each = w.fold_length * np.maximum(1.0, c.rows_per_block) / np.maximum(1.0, c.block_threads)
-        held: npt.NDArray[np.bool_] = self.is_row & (
-            (each <= c.registers - 20.0) | (c.smem >= w.fold_length * w.element * c.rows_per_block)
-        )
-        return held
+    def _sectors(self, read: Read) -> Array:
+        """Bytes that move for each byte of a read: whole sectors where threads take small parts of them."""
+        c = self.c
+        small = np.maximum(1.0, SECTOR_BYTES / np.maximum(1.0, c.run * c.reduce_threads))
+        apart = 1.0 + (SECTOR_BYTES / read.element - 1.0) * self._apart(read)
+        moved: Array = np.where(self.is_row, small, apart) * self._spread_runs()
+        return np.where(self.is_tiled | self.is_turned, 1.0, moved)
+
+    def _spread_runs(self) -> Array:
+        """More traffic where a thread takes its bytes side by side by several accesses."""
+        more: Array = 1.0 + self.k.wide * np.maximum(0.0, self.c.run / 16.0 - 1.0)
+        return more
+
+    def _apart(self, read: Read) -> Array:
+        """Share of a read's accesses whose neighbours lie in other sectors."""
+        share = (self.k.walked if read.walked else 1.0) if read.strided else 0.0
+        apart: Array = np.where(self.is_row | self.is_tiled | self.is_turned, 0.0, share)
+        return apart
+
+    def _scattered_seconds(self) -> Array:
+        """An SM's cache takes such accesses a sector at a time."""
+        total = np.zeros(len(self.c.blocks))
+        for r in self.work.reads:
+            total = total + r.bytes / r.element * r.passes * self._again(r.group, True) * self._apart(r)
+        clocks: Array = total * self.k.sector_clocks / self.active
+        return clocks / self.t.clock
+
+    def _lost(self) -> tuple[Array, Array]:
+        """Share of what a row kernel reads again that has left L1, and L2: all rows in flight must fit."""
+        w, c, t, k = self.work, self.c, self.t, self.k
+        rows = self.spread * np.maximum(1.0, c.rows_per_block) * w.fold_length * w.element
+        l1 = rows / (k.l1_share * t.smem_sm)
+        l2 = rows * self.active / (k.l2_share * t.l2_bytes)
+        return l1**3 / (1.0 + l1**3), l2**3 / (1.0 + l2**3)
 
     def _traffic(self) -> tuple[Array, Array]:
         """(bytes from memory, bytes through L2) of the launch."""
         w, c, t = self.work, self.c, self.t
         zero = np.zeros(len(c.blocks))
-        held = self._held()
+        lost_l1, lost_l2 = self._lost()
         # each row of a tile's results ends in a sector that another block may write too
         ragged = np.where(self.is_tiled, 1.0 + 0.5 * SECTOR_BYTES / (c.tile_n * w.element), 1.0)
-        through = w.stored * ragged * (STRIDED_BYTES if w.strided_store else 1.0)
+        strided = np.where(self.is_turned | self.is_tiled | (not w.strided_store), 1.0, SECTOR_BYTES / w.element)
+        through = w.stored * ragged * strided * self._spread_runs()
         memory = zero + w.stored
         for slot, footprint in enumerate(w.footprint):
             total, largest = zero, zero
             for read in (r for r in w.reads if r.slot == slot):
-                wide = np.where(self.is_tiled, 1.0, STRIDED_BYTES if read.strided else 1.0)
-                # what follows the fold's axis is not strided where threads share the fold
-                wide = np.where(self.is_row & read.strided, 1.0 + 0.25 * (STRIDED_BYTES - 1.0), wide)
-                moved = read.bytes * self._again(read.group, True) * wide
+                moved = read.bytes * self._again(read.group, True) * self._sectors(read)
                 total = total + moved * read.passes
                 largest = np.maximum(largest, moved)
-            moved = np.maximum(footprint, np.where(held, largest, total))
-            through = through + moved
+            more = np.where(self.is_row & (c.held == 1.0), 0.0, total - largest)
+            through = through + np.maximum(footprint, largest + more * np.where(self.is_row, lost_l1, 1.0))
             # a wave reads each byte once from memory; L2 keeps what fits of it for the next wave
             lost = footprint / (footprint + 0.7 * t.l2_bytes)
-            memory = memory + np.minimum(moved, footprint * (1.0 + lost * self._wave_passes(slot)))
+            waves = np.minimum(largest + more, footprint * (1.0 + lost * self._wave_passes(slot)))
+            memory = memory + np.where(self.is_row, footprint + more * lost_l1 * lost_l2, waves)
         splits = np.where(c.splits > 1, 2.0 * 4.0 * w.points * c.splits, 0.0)
-        return memory + 0.25 * splits, through + splits
+        spilled = 8.0 * np.maximum(0.0, c.registers - t.registers_thread) * c.blocks * c.block_threads
+        return memory + 0.25 * splits, through + splits + spilled
 
     def _wave_passes(self, slot: int) -> Array:
-        """How many times a launch walks over an operand again, a wave at a time (blocks in a square of tiles)."""
+        """How many times a launch walks over an operand again, a wave of blocks at a time."""
         w, c = self.work, self.c
         groups = [w.groups[r.group] for r in w.reads if r.slot == slot]
         again_m = max((g.m for g in groups), default=1)
         again_n = max((g.n for g in groups), default=1)
-        side = np.sqrt(self.t.sms * self.resident)
-        passes = (again_m / (c.tile_m * side)) + (again_n / (c.tile_n * side))
+        m, n = max(((d.m, d.n) for d in w.dots if d.main), default=(1, 1))
+        rows, columns = np.ceil(m / c.tile_m), np.ceil(n / c.tile_n)
+        wave = self.t.sms * self.resident
+        high = np.clip(np.where(c.group > 0, c.group, wave / columns), 1.0, rows)
+        passes = (again_m > 1) * rows / high + (again_n > 1) * columns / np.clip(wave / high, 1.0, columns)
         walked: Array = np.where(self.is_tiled, passes, 0.0)
         return walked
 
     def _memory_seconds(self, memory: Array, through: Array) -> tuple[Array, Array]:
-        w, c, t = self.work, self.c, self.t
-        per_thread = np.maximum(1.0, w.bytes / np.maximum(1.0, c.blocks * c.block_threads) / c.vector)
-        flight = c.block_threads * c.vector * np.minimum(per_thread, np.where(self.is_row, 8.0, 4.0))
-        staged = (c.tile_m + c.tile_n) * c.tile_k * w.element * np.maximum(1.0, c.stages - 1.0)
-        flight = self.spread * np.where(self.is_tiled, staged, flight)
-        drawn = flight / (DRAM_CLOCKS / t.clock)
-        most = SM_BYTES_CLOCK * t.clock
-        per_sm = (drawn**-NORM + most**-NORM) ** (-1 / NORM)
-        reach = self.active * per_sm
-        bandwidth = (reach**-NORM + t.bandwidth**-NORM) ** (-1 / NORM)
-        cache = self.active * (
-            (drawn * DRAM_CLOCKS / L2_CLOCKS) ** -NORM + (L2_BYTES_CLOCK * t.clock) ** -NORM
-        ) ** (-1 / NORM)  # fmt: skip
-        return memory / bandwidth, through / cache
+        """(memory, L2) seconds where enough is in flight; what is not shows as waiting."""
+        t = self.t
+        reach = self.active * SM_BYTES_CLOCK * t.clock
+        bandwidth = _norm([reach, t.bandwidth + 0.0 * reach], -4.0)
+        return memory / bandwidth, through / (self.active * self.k.l2_bytes * t.clock)
 
-    def _tensor_seconds(self) -> tuple[Array, Array, Array]:
-        """(tensor pipe, scalar pipe, shared memory) seconds of the products."""
-        w, c, t = self.work, self.c, self.t
+    def _products(self) -> tuple[Array, Array, Array]:
+        """(tensor pipe, scalar slots, shared memory) of the products: seconds, slots, seconds."""
+        w, c, t, k = self.work, self.c, self.t, self.k
         zero = np.zeros(len(c.blocks))
         tensor, slots, smem = zero, zero, zero
-        warps = np.maximum(1.0, c.block_threads / 32.0)
+        # vectors of four that a thread reads for the products of its points
+        vectors = np.ceil(self.hold_m / 4.0) + np.ceil(self.hold_n / 4.0)
+        queries = next((_pad(d.m, c.tile_m) for d in w.dots if d.main), 1.0 + zero)
         for d in w.dots:
             flops = d.flops * self._again(d.group, False)
-            padded = flops * np.where(
-                self.is_tiled & d.main, _pad(d.m, c.tile_m) * _pad(d.n, self._tile_columns(d.n)), 1.0
-            )
+            tiled = _pad(d.m, c.tile_m) * _pad(d.n, c.tile_n) if d.main else 1.0 + zero
+            padded = flops * np.where(self.is_tiled, np.where(c.family == "attention", queries, tiled), 1.0)
             on_tensor = self.is_mma & d.tensor
             tensor = tensor + np.where(on_tensor, padded, 0.0)
-            # fragments that a warp loads for each step, if warps share the tile as a square
-            tile = np.maximum(1.0, c.tile_m * c.tile_n)
-            fragment = 2.0 * 2.0 * np.sqrt(warps * tile) / (2.0 * tile)
-            smem = smem + np.where(on_tensor, padded * fragment, 0.0)
-            points = np.where(c.family == "tile", np.maximum(1.0, tile / np.maximum(1.0, c.block_threads)), 1.0)
-            loads = np.where(c.family == "tile", TILE_LOADS / np.sqrt(points), self._thread_loads(d.n))
+            # the fragments that a warp loads for each step, two bytes an element
+            smem = smem + np.where(on_tensor, padded * (1.0 / self.hold_m + 1.0 / self.hold_n), 0.0)
+            tile = k.tile_loads * vectors / np.maximum(1.0, self.hold_m * self.hold_n)
+            loads = np.where(c.family == "tile", tile, self._thread_loads(d.n))
             slots = slots + np.where(on_tensor, 0.0, padded / 2.0 * (1.0 + loads))
-        return tensor / t.flops_mma16, slots, smem / (SMEM_BYTES_CLOCK * t.sms * t.clock)
+        rate = t.flops_mma16 * _norm([self.warps / SUBCORES, 1.0 + zero], -4.0)
+        return tensor / rate, slots, smem / (SMEM_BYTES_CLOCK * t.sms * t.clock)
 
     def _thread_loads(self, n: int) -> Array:
         """Load slots for each multiplication where both factors come through the cache, some of them as vectors."""
         wide = np.maximum(1.0, self.c.vector / self.work.element)
-        slots: Array = (2.0 if n > 1 else 1.0) * LOAD_SLOTS / wide
+        slots: Array = (2.0 if n > 1 else 1.0) * self.k.load_slots / wide
         return slots
-
-    def _tile_columns(self, n: int) -> Array:
-        columns: Array = np.where(self.c.family == "attention", float(n), self.c.tile_n)
-        return columns
 
     def _slots(self) -> Array:
-        w, c = self.work, self.c
-        total = np.zeros(len(c.blocks))
-        for g, slots in enumerate(w.slots):
-            total = total + slots * self._again(g, False)
-        return total
+        """Instruction slots beside products and loads."""
+        w, c, k = self.work, self.c, self.k
+        total = np.where(c.of("plain"), w.replayed, 0.0)
+        for g, (slots, stepped) in enumerate(zip(w.slots, w.stepped, strict=True)):
+            steps = np.maximum(1.0, np.where(self.is_row, c.run / w.element, 1.0))
+            total = total + (slots + np.where(self.is_tiled, 0.0, stepped / steps)) * self._again(g, False)
+        combine = self._combines() * np.where(self._costly(), k.costly_slots, k.combine_slots)
+        return total * k.slot + np.where(self.is_tiled, 0.0, c.blocks * c.block_threads * (k.thread_slots + combine))
+
+    def _costly(self) -> Mask:
+        """Combining takes an exponential or a division (held rows find their maximum before they sum)."""
+        costly: Mask = self.work.deviates | (self.work.rescales & (self.c.held == 0.0))
+        return costly
+
+    def _combines(self) -> Array:
+        """How many times a thread of a row kernel combines its result with another's."""
+        c, w = self.c, self.work
+        rounds = np.log2(np.maximum(1.0, c.reduce_threads))
+        tiles = np.where(c.of("scan"), np.ceil(w.fold_length / np.maximum(1.0, c.tile_k)), float(max(1, w.levels)))
+        times: Array = np.where(self.is_row, rounds * tiles, 0.0)
+        return times
 
     def _access_slots(self, through: Array) -> Array:
-        slots: Array = through / np.maximum(1.0, self.c.vector) * LOAD_SLOTS
+        """Instructions that move data: each thread's own loads and stores, or a block's copies of tiles."""
+        w, c, k = self.work, self.c, self.k
+        moved = through
+        if not w.dots:
+            own = np.zeros(len(c.blocks)) + w.stored
+            for r in w.reads:
+                times = np.where(self.is_row, float(w.groups[r.group].rows), self._again(r.group, False))
+                own = own + r.bytes * times * np.where(c.held == 1.0, 1.0, float(r.passes))
+            moved = np.where(self.is_tiled, through, own)
+        each = np.where(self.is_tiled, np.where(c.direct == 1.0, 1.0, k.copy_slots), k.load_slots)
+        slots: Array = moved / np.maximum(1.0, c.vector) * each
         return slots
 
-    # ---- latency ---------------------------------------------------------------------------------------------------
+    # ---- waiting ---------------------------------------------------------------------------------------------------
 
-    def _latency_seconds(self) -> Array:
-        """A block's serial steps, times the waves of blocks."""
-        w, c, t = self.work, self.c, self.t
+    def _untiled_clocks(self, slots: Array) -> Array:
+        """A block's chain: loads that arrive one after another, its threads' instructions, combining their results."""
+        w, c, k = self.work, self.c, self.k
+        lost_l1, lost_l2 = self._lost()
         share = np.maximum(1.0, c.reduce_threads) * np.maximum(1.0, c.splits)
-        wide = np.maximum(1.0, c.vector / w.element)
-        serial = w.depth / share
-        flat = serial * (ADD_CLOCKS + L2_CLOCKS / (4.0 * wide))
-        steps = serial / np.maximum(1.0, np.where(self.is_tiled, self._step_length(), 1.0))
-        tiled = steps * (BARRIER_CLOCKS + L2_CLOCKS / np.maximum(1.0, c.stages)) + DRAM_CLOCKS
-        rounds = np.log2(np.minimum(32.0, np.maximum(1.0, c.reduce_threads)))
-        joined = np.where(c.reduce_threads > 32, 2.0 * BARRIER_CLOCKS + 5.0 * SHUFFLE_CLOCKS, 0.0)
-        reduce = max(1, w.levels) * (rounds * SHUFFLE_CLOCKS + joined) * np.sqrt(np.maximum(1.0, c.rows_per_block))
-        clocks = BLOCK_CLOCKS + np.where(self.is_tiled, tiled, DRAM_CLOCKS + flat + reduce)
-        seconds: Array = self.waves * clocks / t.clock + np.where(c.splits > 1, SPLIT_SECONDS, 0.0)
-        return seconds
+        serial = w.depth / max(1, w.levels) / share
+        at_once = np.maximum(np.where(self.is_row, 1.0, 2.0), np.maximum(c.flight, c.vector) / w.element)
+        loads = np.maximum(1.0, serial / at_once)
+        passes = max((r.passes for r in w.reads), default=1)
+        cached = k.l1_clocks + lost_l1 * (k.l2_clocks + lost_l2 * (k.dram_clocks - k.l2_clocks))
+        again = np.where(c.held == 1.0, 0.0, cached) * (passes - 1)
+        # neighbouring threads that walk alone find most of what they read in L1
+        walk = k.dram_clocks + (loads * passes - 1.0) * k.l1_clocks
+        waited = np.where(self.is_row, loads * (k.dram_clocks + again), walk)
+        chain = k.chain_clocks * slots / np.maximum(1.0, c.blocks * c.block_threads)
+        combine = self._combines() * k.shuffle_clocks * np.where(self._costly(), k.costly_rounds, 1.0)
+        combine = combine + np.where(self.is_row & (c.reduce_threads > WARP), 2.0 * k.barrier_clocks, 0.0)
+        turned = np.where(self.is_turned, k.dram_clocks + k.barrier_clocks, 0.0)
+        clocks: Array = waited + chain + combine + turned
+        return clocks
 
     def _step_length(self) -> Array:
         """Elements of the outermost fold that one step of a tiled kernel takes (attention: its key tile, and in each
@@ -279,26 +387,37 @@ class _Model:
         length: Array = np.where(self.c.family == "attention", self.c.tile_n * inner, self.c.tile_k)
         return length
 
+    def _ahead(self) -> Array:
+        """Tiles in flight while one is worked on (products on plain threads leave registers to read one more)."""
+        ahead: Array = self.c.stages - np.where(self.c.family == "tile", 0.0, 1.0)
+        return ahead
+
     # ---- together --------------------------------------------------------------------------------------------------
 
     def seconds(self) -> Array:
-        c, t = self.c, self.t
+        c, t, k, w = self.c, self.t, self.k, self.work
         memory_bytes, through = self._traffic()
         memory, cache = self._memory_seconds(memory_bytes, through)
-        tensor, dot_slots, smem = self._tensor_seconds()
-        slots = dot_slots + self._slots() + np.where(self.is_tiled, 0.25, 1.0) * self._access_slots(through)
+        tensor, dot_slots, smem = self._products()
+        slots = dot_slots + self._slots() + self._access_slots(through)
         # a tile of points a thread hides its own latency
-        scalar = (
-            slots / (t.flops_f32 / 2.0) / np.where(self.is_tiled, self._busy(1.0), self._busy(4.0)) * self.quantized
-        )
-        tensor = tensor / self._busy(1.0) * self.quantized
-        terms = np.stack([memory, cache, tensor, scalar, smem * self.quantized, self._latency_seconds()])
-        overlapped = np.sum(terms**NORM, axis=0) ** (1 / NORM)
-        # one stage means that copying and computing take turns
-        turns = np.where(self.is_tiled & (c.stages <= 1), 0.5 * np.minimum(tensor + scalar, memory + cache), 0.0)
+        busy = self.warps / (self.warps + np.where(self.is_tiled, k.tile_warps, k.thread_warps))
+        scalar = slots / (t.flops_f32 / 2.0) / busy * self.quantized
+        tensor, smem = tensor * self.quantized, smem * self.quantized
+        started = np.ceil(c.blocks / t.sms) * k.block_clocks / t.clock
+        roofs = _norm([memory, cache, self._scattered_seconds(), tensor, scalar, smem, started], k.norm)
+        steps = np.maximum(1.0, w.depth / np.maximum(1.0, c.splits) / np.maximum(1.0, self._step_length()))
+        turns = self.waves * steps / t.clock
+        compute = _norm([tensor, scalar, smem], k.norm) / self.spread
+        waited = (compute + turns * k.dram_clocks) / np.maximum(0.8, self._ahead())
+        stepped = _norm([roofs, waited], 8.0) + turns * (k.step_clocks + (1.0 - c.direct) * k.sync_clocks)
+        roofs = np.where(self.is_tiled, stepped, roofs)
+        clocks = np.where(self.is_tiled, k.dram_clocks, self._untiled_clocks(slots))
+        serial = self.waves * (k.start_clocks + clocks) / t.clock + np.where(c.splits > 1, SPLIT_SECONDS, 0.0)
         # what the terms cannot tell apart: the row that leaves more of the SM to others
         frugal = 1.0 + 1e-4 * (c.registers / t.registers_thread + c.smem / t.smem_sm + c.block_threads / t.threads_sm)
-        total: Array = t.launch_seconds + (overlapped + turns) * frugal
+        frugal = frugal + 1e-5 * (c.group > 0)
+        total: Array = t.launch_seconds + (k.ramp_clocks / t.clock + _norm([roofs, serial], k.serial_norm)) * frugal
         return total
 
 
@@ -309,4 +428,4 @@ def _pad(extent: int, tile: Array) -> Array:
     return padded
 
 
-__all__ = ["predict", "predict_many", "roofline"]
+__all__ = ["FITTED", "Constants", "predict", "predict_many", "roofline"]

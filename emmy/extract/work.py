@@ -23,8 +23,12 @@ from emmy.ir.evaluate import integer
 from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Out, Scan, Size
 from emmy.ir.scalar import SCALAR
 
-# An online sum's step for each score: maximum, subtract, exponential, and the rescaling of the running sum.
+# An online sum's step for each score: maximum, subtract, exponential.  A kernel that takes scores one by one rescales
+# the running sum each time (another exponential and two comparisons), by vectors once a vector, by tiles hardly ever.
 ONLINE_SLOTS: Final = 2.0 + SCALAR["exp"].slots
+RESCALE_SLOTS: Final = 4.0 + SCALAR["exp"].slots
+# Welford's update: two subtractions, three additions, a product and a division.
+DEVIATION_SLOTS: Final = 6.0 + SCALAR["div"].slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,8 @@ class Group:
 class Read:
     """One load expression: `bytes` for each of its distinct values once, in `passes` passes.
 
-    `strided`: neighbours along the axis that threads follow are not neighbours in memory.
+    `strided`: neighbours along the axis that threads follow are not neighbours in memory; `walked`: those along a
+    folded axis are.  `element` bytes of one value.
     """
 
     slot: int
@@ -57,6 +62,8 @@ class Read:
     group: int
     passes: int
     strided: bool
+    walked: bool
+    element: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,11 @@ class Work:
     `footprint[s]` bytes of operand s are touched at all.  `points` output points; `rows` independent folds of
     `fold_length` elements in the widest; `depth` serial steps for one output point, in `levels` passes that wait for
     each other; `element` bytes of a typical operand element.
+
+    `stepped[g]`: slots beside `slots[g]` where every element is a step of its own; a kernel that steps by vectors pays
+    them once a vector.  `rescales`, `deviates`: online sums and folds of squared deviations are there, whose partial
+    results take an exponential or a division to combine.  Running folds are counted as one walk along each row;
+    `replayed` slots more are spent where every output walks again from the beginning.
     """
 
     points: int
@@ -99,10 +111,13 @@ class Work:
     stored: float
     groups: tuple[Group, ...]
     slots: tuple[float, ...]
+    stepped: tuple[float, ...]
     reads: tuple[Read, ...]
     dots: tuple[Dot, ...]
     strided_store: bool
-    online: bool
+    rescales: bool
+    deviates: bool
+    replayed: float
 
     @property
     def bytes(self) -> float:
@@ -135,6 +150,8 @@ class _Analysis:
         self.index_only: set[Expr] = set()
         self.groups: dict[Group, int] = {}
         self.slots: dict[int, float] = defaultdict(float)
+        self.stepped: dict[int, float] = defaultdict(float)
+        self.replayed = 0.0
         self.out = body.outs[0]
 
     # ---- axes ------------------------------------------------------------------------------------------------------
@@ -169,7 +186,7 @@ class _Analysis:
         }
         main = self._main(products)
         outer = [n for n in binders if not any(n is not o and n in self._inside(o) for o in binders)]
-        row_axes = frozenset(a for n in outer for a in n.free)
+        row_axes = frozenset(a for n in outer for a in _rows(n))
         element = [dtype(n.dtype).bytes for n in self.passes if isinstance(n, Load)]
         roles = _Roles(self, main, row_axes)
         reads = self._reads(roles)
@@ -181,7 +198,7 @@ class _Analysis:
         groups = tuple(self.groups)
         return Work(
             points=self.product(self.out.axes),
-            rows=max((self.product(n.free) for n in outer), default=self.product(self.out.axes)),
+            rows=max((self.product(_rows(n)) for n in outer), default=self.product(self.out.axes)),
             fold_length=max((self._length(n) for n in outer), default=1),
             depth=max(self._depth(o.value) for o in self.body.outs),
             levels=max((self._level(n) for n in binders), default=0),
@@ -190,10 +207,13 @@ class _Analysis:
             stored=float(sum(self.product(o.axes) * dtype(o.tensor.dtype).bytes for o in self.body.outs)),
             groups=groups,
             slots=tuple(self.slots[g] for g in range(len(groups))),
+            stepped=tuple(self.stepped[g] for g in range(len(groups))),
             reads=reads,
             dots=dots,
             strided_store=_strided(self.out.index, self.out.axes[-1] if self.out.axes else None),
-            online=any(isinstance(n, Online) for n in binders),
+            rescales=any(isinstance(n, Online) for n in binders),
+            deviates=any(isinstance(n, Fold) and n.kind == "m2" for n in binders),
+            replayed=self.replayed,
         )
 
     def _main(self, products: Mapping[Expr, ProductAxes]) -> ProductAxes | None:
@@ -256,20 +276,28 @@ class _Analysis:
         for node, passes in self.passes.items():
             if node in self.index_only or node in multiplied:
                 continue
-            slots = 0.0
+            slots, stepped = 0.0, 0.0
             if isinstance(node, Op):
                 slots = SCALAR[node.name].slots * self.product(node.free)
             elif isinstance(node, Online):
                 if (node.axis, node.score) not in charged:
                     charged.add((node.axis, node.score))
-                    slots = ONLINE_SLOTS * self.product(node.score.free | {node.axis})
+                    steps = self.product(node.score.free | {node.axis})
+                    slots, stepped = ONLINE_SLOTS * steps, RESCALE_SLOTS * steps
                 if node not in products:
                     slots += self.product(node.free | {node.axis})
-            elif isinstance(node, Fold | Scan) and node not in products:
-                free_maximum = isinstance(node, Fold) and node.kind == "max" and (node.axis, node.body) in scored
+            elif isinstance(node, Scan):
+                slots = self.product(node.body.free | {node.axis})
+                # on average a result stands in the middle of its row
+                self.replayed += 0.5 * self.product(node.free | node.body.free | {node.axis}) - slots
+            elif isinstance(node, Fold) and node not in products:
+                free_maximum = node.kind == "max" and (node.axis, node.body) in scored
                 slots = 0.0 if free_maximum else self.product(node.free | node.body.free | {node.axis})
+                stepped = DEVIATION_SLOTS * slots if node.kind == "m2" else 0.0
             if slots:
-                self.slots[self._group(roles.group(node))] += slots * passes
+                group = self._group(roles.group(node))
+                self.slots[group] += slots * passes
+                self.stepped[group] += stepped * passes
 
     def _dot(self, node: Expr, p: ProductAxes, roles: _Roles) -> Dot:
         half = node.operand in ("bf16", "f16", "f8e4m3", "f8e5m2") if isinstance(node, Fold | Online) else False
@@ -289,10 +317,11 @@ class _Analysis:
             bound = [a for a in node.free if a not in out.axes]
             if fast is None and bound:
                 fast = bound[0]
-            size = self.product(node.free) * dtype(node.dtype).bytes
-            reads.append(
-                Read(node.slot, float(size), self._group(roles.group(node)), passes, _strided(node.index, fast))
-            )
+            element = dtype(node.dtype).bytes
+            size = float(self.product(node.free) * element)
+            walked = any(not _strided(node.index, a) for a in bound)
+            strided = _strided(node.index, fast)
+            reads.append(Read(node.slot, size, self._group(roles.group(node)), passes, strided, walked, element))
         return tuple(reads)
 
     def _footprint(self) -> tuple[float, ...]:
@@ -352,6 +381,11 @@ class _Roles:
             extent=product(missing),
             inner=product(axes[last + 1 :]),
         )
+
+
+def _rows(node: Fold | Scan | Online) -> frozenset[Ax]:
+    """Axes of which each point is an independent fold; the results of a running fold along its axis share one."""
+    return node.body.free - {node.axis} if isinstance(node, Scan) else node.free
 
 
 def _product_nodes(node: Fold) -> list[Expr]:

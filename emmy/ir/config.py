@@ -33,7 +33,7 @@ class KernelConfig:
     registers between passes; registers above what a thread has are spilled.  `direct`: tiles are copied to shared
     memory past the registers.  `hold_m` x `hold_n`: the points of a tile that a worker holds (a warp's, or a thread's
     where products are made on plain threads; 0: about as many in each direction); one thread's columns in `attention`
-    on plain threads.
+    on plain threads.  `group`: rows of tiles that blocks which start together cover (0: the grid's rows one by one).
     """
 
     family: Family
@@ -55,3 +55,4 @@ class KernelConfig:
     direct: bool = True
     hold_m: int = 0
     hold_n: int = 0
+    group: int = 0

@@ -12,7 +12,7 @@ from emmy.extract.prior import predict, predict_many, roofline
 from emmy.extract.work import analyse
 from emmy.ir.build import scalar
 from emmy.ir.config import KernelConfig
-from emmy.ir.loop import Out, ax, load
+from emmy.ir.loop import Out, ax, load, scan
 from emmy.ir.target import TARGETS, target
 from tests import bodies as B
 
@@ -86,7 +86,8 @@ def test_large_product_is_near_its_tensor_rate_and_a_thread_an_output_is_not():
 
 def test_row_kernel_is_near_its_memory_floor():
     work = analyse(rms(8192, 4096))
-    assert predict(work, row(8192, 4096), H200) < 1.15 * roofline(work, H200)
+    held = replace(row(8192, 4096), held=True, flight=32)
+    assert predict(work, held, H200) < 1.15 * roofline(work, H200)
     assert predict(work, plain(8192 * 4096), H200) > 20 * roofline(work, H200)
 
 
@@ -140,6 +141,50 @@ def test_more_registers_never_help():
     work, config = analyse(rms(8192, 4096)), row(8192, 4096)
     costs = [predict(work, replace(config, registers=r), H200) for r in (40, 64, 128, 255)]
     assert costs == sorted(costs)
+
+
+def test_a_scan_kernel_beats_a_thread_an_output_on_long_rows():
+    i, j, r = ax("i", 4096), ax("j", 16384), ax("r", 16384)
+    tensor = B.tensor("f32", 4096, 16384)
+    work = analyse(B.body([Out((i, j), (i, j), scan("sum", r, j, load(0, (i, r), "f32")), tensor)], [tensor]))
+    shared = KernelConfig("scan", 128, 4096, 1, 1, 512, 16, registers=44, reduce_threads=128, run=16, flight=16)
+    assert predict(work, shared, H200) < 1.3 * roofline(work, H200)
+    assert predict(work, plain(4096 * 16384), H200) > 100 * predict(work, shared, H200)
+
+
+def test_a_held_row_beats_one_that_is_read_again_while_its_registers_fit():
+    # teams with few threads have more rows in flight than the caches hold
+    work = analyse(rms(8192, 4096))
+    again = replace(row(8192, 4096, 128, 64), flight=16, registers=32)
+    held = replace(again, held=True, flight=128, registers=100)
+    spilled = replace(held, registers=700)
+    assert predict(work, held, H200) < predict(work, again, H200)
+    assert predict(work, spilled, H200) > predict(work, again, H200)
+
+
+def test_square_tiles_beat_reads_that_lie_apart():
+    i, j = ax("i", 4096), ax("j", 4096)
+    tensor = B.tensor("bf16", 4096, 4096)
+    value = scalar("add", load(0, (i, j), "bf16"), load(1, (j, i), "bf16"))
+    work = analyse(B.body([Out((i, j), (i, j), value, tensor)], [tensor] * 2))
+    apart = KernelConfig("map", 64, 4096 * 4096 // 2048, 1, 2048, vector=16, run=16)
+    turned = KernelConfig("map", 64, 4096, 64, 64, vector=16, smem=8192)
+    assert 2 * predict(work, turned, H200) < predict(work, apart, H200)
+
+
+def test_a_long_step_beats_two_short_ones_and_two_stages_hide_nothing():
+    work = analyse(B.linear(4096, 4096, 4096))
+    long, short = (predict(work, mma(4096, 4096, 128, 256, k, 256, d), H200) for k, d in ((64, 3), (32, 6)))
+    assert long < short
+    assert predict(work, mma(4096, 4096, 128, 256, 64, 256, 2), H200) > 1.15 * long
+
+
+def test_small_blocks_cost_their_start():
+    i = ax("i", 1 << 26)
+    tensor = B.tensor("bf16", 1 << 26)
+    work = analyse(B.body([Out((i,), (i,), scalar("neg", load(0, (i,), "bf16")), tensor)], [tensor]))
+    few, many = (KernelConfig("map", 64, (1 << 26) // n, tile_n=n, vector=v) for n, v in ((1024, 16), (128, 4)))
+    assert predict(work, many, H200) > 2 * predict(work, few, H200)
 
 
 def test_a_slower_card_is_slower():

@@ -82,7 +82,7 @@ def test_attention_has_two_products_and_holds_the_scores_for_all_value_columns()
     assert work.tensor_flops == 2 * 2 * 16 * 512 * 1024 * 128
     score = next(d for d in work.dots if not d.main)
     assert work.groups[score.group].n == 128
-    assert work.online
+    assert work.rescales
 
 
 def test_footprint_never_exceeds_the_tensor_and_slices_count_their_part():

@@ -72,7 +72,7 @@ def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> Ke
         count = batch * m * -(-columns // each)
         return KernelConfig(
             "attention", threads, -(-count // threads), tile_m=max(1, threads * each // columns), tile_n=1,
-            tile_k=_head(view.d, sizes), registers=min(255, 40 + each),
+            tile_k=_head(view.d, sizes), registers=min(255, 40 + each), direct=False, hold_m=1, hold_n=each,
         )  # fmt: skip
     heads = fragments(view)
     assert heads is not None
@@ -83,7 +83,8 @@ def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> Ke
     smem = row.stage.depth * 2 * tile_t * (d + e) + 2 * tile_m * d + 4 * len(view.scalars) * tile_m
     return KernelConfig(
         "attention", 32 * warps, batch * -(-m // tile_m), tile_m=tile_m, tile_n=tile_t, tile_k=d, vector=16,
-        stages=row.stage.depth, smem=smem, registers=min(255, held),
+        stages=row.stage.depth, smem=smem, registers=min(255, held), direct=row.stage.where == "smem-async",
+        hold_m=16 * r, hold_n=tile_t,
     )  # fmt: skip
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from emmy.ir.config import KernelConfig
+from emmy.ir.dtype import dtype
 from emmy.ir.evaluate import integer
 from emmy.ir.loop import Ax, Body
 from emmy.ir.schedule import Raster, Row, Stage, Tile, Work
 from emmy.ir.target import Target
-from emmy.ir.views.access import async_copy, run_side
+from emmy.ir.views.access import async_copy, run_side, vector_load, whole_chunks
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
 
 Facts = dict[str, list[tuple[object, ...]]]
@@ -101,7 +103,8 @@ def tile_config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) 
     (tm, tn), (fm, fn) = row.work.dims, row.tile.fragment
     pa, pb, sums = len(view.parts_a), len(view.parts_b), len(view.sums)
     registers = 40 + sums * fm * fn + pa * fm + pb * fn
-    return _config("tile", view, row, sizes, tm * fm, tn * fn, row.tile.k, 4, registers, 4)
+    tile = tm * fm, tn * fn, row.tile.k
+    return _config("tile", body, view, row, sizes, tile, "f32", registers, (fm, fn), 4)
 
 
 def mma_config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> KernelConfig:
@@ -110,15 +113,19 @@ def mma_config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -
     (wm, wn), (fm, fn) = row.work.dims, row.tile.fragment
     pa, pb, sums = len(view.parts_a), len(view.parts_b), len(view.sums)
     registers = 40 + sums * 4 * fm * fn + 8 * pa * fm + 4 * pb * fn
-    return _config("mma", view, row, sizes, 16 * wm * fm, 8 * wn * fn, 16 * row.tile.k, 2, registers)
+    assert view.half is not None
+    tile = 16 * wm * fm, 8 * wn * fn, 16 * row.tile.k
+    return _config("mma", body, view, row, sizes, tile, view.half, registers, (16 * fm, 8 * fn))
 
 
 def _config(
-    family: Any, view: ContractionView, row: Row, sizes: Mapping[str, int], tile_m: int, tile_n: int, tile_k: int,
-    bytes: int, registers: int, pad: int = 0,
+    family: Any, body: Body, view: ContractionView, row: Row, sizes: Mapping[str, int], tile: tuple[int, int, int],
+    type: str, registers: int, hold: tuple[int, int], pad: int = 0,
 ) -> KernelConfig:  # fmt: skip
     m, n, _ = _extents(view, sizes)
+    (tile_m, tile_n, tile_k), bytes = tile, dtype(type).bytes
     stage = bytes * tile_k * (len(view.parts_a) * (tile_m + pad) + len(view.parts_b) * (tile_n + pad))
+    vector = _copied(body, type)
     beside = 4 * (len(view.scalars_m) * tile_m + len(view.scalars_n) * tile_n)
     return KernelConfig(
         family,
@@ -127,8 +134,26 @@ def _config(
         tile_m=tile_m,
         tile_n=tile_n,
         tile_k=tile_k,
-        vector=16,
+        vector=vector,
         stages=row.stage.depth,
         smem=row.stage.depth * stage + beside,
         registers=min(255, registers),
+        direct=row.stage.where == "smem-async" and vector == 16,
+        group=row.raster.group,
+        hold_m=hold[0],
+        hold_n=hold[1],
     )
+
+
+@lru_cache(maxsize=512)
+def _copied(body: Body, type: str) -> int:
+    """Bytes of the narrowest access that brings a factor to shared memory: 16 where all move in whole chunks."""
+    view = contraction_view(body)
+    assert isinstance(view, ContractionView)
+    narrowest, chunk = 16, 16 // dtype(type).bytes
+    for part, own in _parts(view):
+        run = view.k if run_side(part, body, own, view.k) == "k" else own
+        for node in part.loads:
+            if run[-1] in node.free and not (whole_chunks(run, chunk) and vector_load(node, body, run, chunk)):
+                narrowest = min(narrowest, dtype(node.dtype).bytes)
+    return narrowest

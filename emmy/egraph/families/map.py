@@ -36,18 +36,18 @@ def rows(found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, Row]]:
 
 
 @lru_cache(maxsize=512)
-def _shape(body: Body, width: int) -> tuple[Expr, int, int]:
-    """Points, bytes of the loads that move as vectors for each of them, and the narrowest vector's bytes."""
+def _shape(body: Body, width: int) -> tuple[Expr, int, int, int]:
+    """Points, bytes of the loads that move as vectors for each of them, and the narrowest and widest vector's bytes."""
     view = map_view(body)
     assert isinstance(view, MapView)
     staged = vectors(view, width).staged if width > 1 else ()
-    narrowest = min(16, min(access_bytes(view, width), default=4)) if width > 1 else 4
-    return view.count, sum(dtype(s.load.dtype).bytes for s in staged), narrowest
+    moved = access_bytes(view, width) if width > 1 else ()
+    return view.count, sum(dtype(s.load.dtype).bytes for s in staged), min(16, *moved) if moved else 4, max(moved, default=0)
 
 
 def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> KernelConfig:
     repeats, width = (1, 1, *row.tile.fragment)[-2:] if row.tile.fragment else (1, 1)
-    count, element_bytes, vector = _shape(body, width)
+    count, element_bytes, vector, run = _shape(body, width)
     points, tile = integer(count, sizes), row.work.threads * repeats * width
     held = -(-width * repeats * element_bytes // 4)
     return KernelConfig(
@@ -57,4 +57,5 @@ def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> Ke
         tile_n=tile,
         vector=vector,
         registers=min(255, 24 + held + 2 * width),
+        run=run,
     )

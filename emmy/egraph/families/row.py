@@ -121,8 +121,9 @@ def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> Ke
     width = row.tile.fragment[0] if row.tile.fragment else 1
     shape = _shape(body, width, row.stage.registers)
     steps = -(-integer(shape.longest, sizes) // (threads * width))
-    # a kept element is unpacked: it takes a register whatever its type is
-    held = shape.kept * width * steps if row.stage.registers else 0
+    # a kept element is unpacked: it takes a register whatever its type is, and of many some are there twice
+    each = width * steps if row.stage.registers else 0
+    held = shape.kept * each * (256 + each) // 256
     at_once = row.reduce.accumulators * width
     # the compiler overlaps about this many elements of a loop by itself
     at_once = max(at_once, UNROLLED * min(at_once, 2))

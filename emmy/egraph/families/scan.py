@@ -58,4 +58,6 @@ def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> Ke
         registers=32 + 3 * width,
         rows_per_block=block,
         reduce_threads=threads,
+        run=4 * width,
+        flight=4 * width,
     )
