@@ -37,12 +37,17 @@ def rows(found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, Row]]:
 
 @lru_cache(maxsize=512)
 def _shape(body: Body, width: int) -> tuple[Expr, int, int, int]:
-    """Points, bytes of the loads that move as vectors for each of them, and the narrowest and widest vector's bytes."""
+    """Points, bytes of the loads that move as vectors for each of them, the narrowest and the widest vector's bytes."""
     view = map_view(body)
     assert isinstance(view, MapView)
     staged = vectors(view, width).staged if width > 1 else ()
     moved = access_bytes(view, width) if width > 1 else ()
-    return view.count, sum(dtype(s.load.dtype).bytes for s in staged), min(16, *moved) if moved else 4, max(moved, default=0)
+    return (
+        view.count,
+        sum(dtype(s.load.dtype).bytes for s in staged),
+        min(16, *moved) if moved else 4,
+        max(moved, default=0),
+    )
 
 
 def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> KernelConfig:
