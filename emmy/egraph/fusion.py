@@ -18,7 +18,7 @@ from emmy.egraph.numbering import Numbering, Prim
 from emmy.ir.counts import apart, contractions, recomputation, reductions
 from emmy.ir.lift import lift, update
 from emmy.ir.loop import Body
-from emmy.ir.normal import compose, reslot
+from emmy.ir.normal import beside, compose, reslot
 
 NOTHING_INLINED = 1 << 60
 MAX_OPERANDS = 48
@@ -85,6 +85,7 @@ class Fusion:
     _lifted: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     _facts: dict[str, list[tuple[object, ...]]] = field(default_factory=lambda: defaultdict(list))
     _copies: set[tuple[int, int]] = field(default_factory=set)
+    _spaces: dict[tuple[str, ...], int] = field(default_factory=dict)
     _loaded: int = 0
     _grown_memo: dict[int, Launch] = field(default_factory=dict)
     _arities: set[int] = field(default_factory=set)
@@ -192,6 +193,13 @@ class Fusion:
         # computed where they are finished are the whole reduction
         if launch.base and launch.results[0] not in self.anchors.folded | self.anchors.partial:
             f["makes"].append((launch.results[0], launch.id, n))
+            if not n and launch.operands:
+                highest = max(order[x] for x in launch.operands)
+                f["spans"].append((launch.id, launch.results[0], self._space(launch.body), highest))
+
+    def _space(self, body: Body) -> int:
+        """A number for the points over which a body's first result is made."""
+        return self._spaces.setdefault(tuple(a.text for a in body.outs[0].axes), len(self._spaces))
 
     def _enode(self, launch: Launch) -> None:
         arity = len(launch.operands)
@@ -264,9 +272,20 @@ class Fusion:
 
     def _compose(self, consumer: int, slot: int, producer: int, kind: str) -> Draft:
         c, p = self.launches[consumer], self.launches[producer]
+        if kind == "share":
+            return self._share(c, p)
         if kind != "grow":
             return self._inline(c, slot, p, kind)
         return self._close(self._inline(c, slot, self._grown(p), kind))
+
+    def _share(self, a: Launch, b: Launch) -> Draft:
+        """One launch that makes what both make."""
+        common = list(dict.fromkeys([*a.operands, *b.operands]))
+        slots = [tuple(common.index(t) for t in l.operands) for l in (a, b)]
+        body, order = beside([a.body, b.body], slots, [self.numbering.tensors[t] for t in common])
+        operands, results = tuple(common[i] for i in order), (*a.results, *b.results)
+        last, covers = min(a.last, b.last), a.covers | b.covers
+        return Draft("share", body, operands, results, last, (a.id, b.id), covers, a.wide + b.wide, False)
 
     def _grown(self, p: Launch) -> Launch:
         """A one-op launch with every chain that has no alternatives inlined; made once."""

@@ -24,7 +24,7 @@ from emmy.ir.normal import Substitution
 from emmy.ir.parse import index_text, parse_index
 from emmy.ir.tensor import Program, coordinates
 
-MODEL_FILES: Final = ("model", "decompose", "algebra", "siblings", "split", "lift", "update", "fuse")
+MODEL_FILES: Final = ("model", "decompose", "algebra", "siblings", "split", "lift", "update", "fuse", "share")
 BOUNDS: Final = {
     "MAX_CONTRACTIONS": 2,
     "MAX_CONTRACTIONS_INLINED": 3,

@@ -395,6 +395,17 @@ def reslot(body: Body, slots: Sequence[int], tensors: Sequence[Tensor]) -> tuple
     return normalize([_reading(o, sub, sub.apply(o.value, {})) for o in body.outs], tensors)
 
 
+def beside(
+    bodies: Sequence[Body], slots: Sequence[Sequence[int]], tensors: Sequence[Tensor]
+) -> tuple[Body, tuple[int, ...]]:
+    """One body with the results of all; `slots[b][i]` numbers operand i of body b in the common list `tensors`."""
+    outs: list[Out] = []
+    for body, numbers in zip(bodies, slots, strict=True):
+        sub = Substitution(dict(enumerate(numbers)))
+        outs += [_reading(o, sub, sub.apply(o.value, {})) for o in body.outs]
+    return normalize(outs, tensors)
+
+
 def canonical(values: Sequence[Expr], slots: Sequence[Tensor]) -> list[Expr]:
     """Canonical bound names and operand order of values whose free axes and slots already are."""
     names = _Names()
@@ -428,4 +439,4 @@ def compose(
     return normalize(outs, tensors)
 
 
-__all__ = ["Binder", "Producer", "Substitution", "canonical", "compose", "normalize", "reslot"]
+__all__ = ["Binder", "Producer", "Substitution", "beside", "canonical", "compose", "normalize", "reslot"]
