@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from emmy.cli.options import Opt
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OpsOptions:
+    ops: Annotated[list[str] | None, typer.Argument(metavar="[OP]...", help="Only these. Default: the survey.")] = None
     json: Annotated[bool, Opt("--json", help="Print the table as JSON.")] = False
 
 
@@ -23,7 +26,7 @@ def ops_command(o: OpsOptions) -> None:
     """List the operations of a survey of models: which become our launches, which PyTorch runs, which are refused."""
     from emmy.frontend.translate.histogram import coverage
 
-    rows = coverage()
+    rows = coverage(o.ops or ())
     counts = Counter(r.status for r in rows)
     if o.json:
         print(json.dumps({"counts": counts, "operations": [asdict(r) for r in rows]}))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -35,9 +36,16 @@ def op_names() -> list[tuple[int, str, int]]:
         return [(int(r["rank"]), r["op"], int(r["graphs"])) for r in csv.DictReader(file)]
 
 
-def coverage() -> list[OpCoverage]:
-    """Status of every operation of the survey: its sample is captured and translated (takes half a minute)."""
-    return [OpCoverage(op, *_status(op), rank, graphs) for rank, op, graphs in op_names()]
+def coverage(only: Collection[str] = ()) -> list[OpCoverage]:
+    """Status of these operations of the survey, of all by default: a sample of each is captured and translated.
+
+    All take half a minute.  UsageError for a name that the survey does not hold.
+    """
+    names = op_names()
+    unknown = sorted(set(only) - {op for _, op, _ in names})
+    if unknown:
+        raise UsageError(f"the survey holds no operation {', '.join(unknown)}", "`emmy ops` lists those that it holds")
+    return [OpCoverage(op, *_status(op), rank, graphs) for rank, op, graphs in names if not only or op in only]
 
 
 def _status(op: str) -> tuple[Status, str]:
