@@ -14,8 +14,9 @@ A roofline whose roofs are lowered by what a schedule does to them:
 
 The first seven overlap, so their time is a p-norm, between their maximum and their sum: no term is ever cut off, and a
 difference in any of them shows.  Blocks that share an SM hide each other's waiting, but not all of it: the serial time
-joins by a second, lower norm.  A tiled kernel with s stages has s - 1 tiles in flight: one step takes no less than
-(its products + a load's latency) / (s - 1), so two stages hide nothing and three hide one step.
+joins by a second norm.  A block that has all its elements in registers reads, computes and writes in phases, during
+which memory idles unless others share its SM.  A tiled kernel with s stages has s - 1 tiles in flight: one step takes
+no less than (its products + a load's latency) / (s - 1), so two stages hide nothing and three hide one step.
 
 The constants are in clocks or shares, so that they scale with a card.  Their ranges are those that microbenchmarks of
 NVIDIA GPUs allow (Jia et al., "Dissecting the NVIDIA Volta GPU", 2018; Luo et al., "Dissecting the NVIDIA Hopper
@@ -42,6 +43,7 @@ SMEM_BYTES_CLOCK: Final = 128.0  # of an SM
 SM_BYTES_CLOCK: Final = 64.0  # most that one SM draws from memory
 SECTOR_BYTES: Final = 32.0  # least that L2 moves
 SPLIT_SECONDS: Final = 2.0e-6  # a finishing step after the last of several blocks
+FUSED: Final = 0.5  # of counted slots at least: a multiplication and an addition become one instruction
 WARP: Final = 32.0
 SUBCORES: Final = 4.0  # of an SM; each has its own tensor core
 
@@ -52,35 +54,37 @@ CONTRACTIONS: Final = ("tile", "mma", "attention")
 class Constants:
     """What microbenchmarks leave open, fitted on H200 measurements by experiments/fit_prior.py."""
 
-    norm: float = 3.11  # how far the roofs overlap: 1 would add them, infinity take the largest
-    serial_norm: float = 3.14  # how far waiting hides behind them
+    norm: float = 2.84  # how far the roofs overlap: 1 would add them, infinity take the largest
+    serial_norm: float = 3.33  # how far waiting hides behind them
     dram_clocks: float = 600.0  # from a load to its value, from memory under load
     l2_clocks: float = 280.0
-    l1_clocks: float = 30.0
-    l2_bytes: float = 42.1  # an SM's share of L2 bandwidth, a clock
-    barrier_clocks: float = 183.0
-    step_clocks: float = 182.0  # of a tiled kernel's step beside products and loads
-    sync_clocks: float = 245.0  # more of such a step where threads carry the tiles by hand
-    shuffle_clocks: float = 39.3
-    costly_rounds: float = 3.95  # the same in shuffles where combining takes an exponential or a division
-    combine_slots: float = 5.03  # instructions of such a round: shuffle and combine
-    costly_slots: float = 17.3
-    thread_slots: float = 10.0  # of a thread before its first element and after its last
-    chain_clocks: float = 4.39  # from an instruction to the next one that needs it
-    start_clocks: float = 1930.0  # a block's first and last instructions
+    l1_clocks: float = 44.1
+    l2_bytes: float = 44.0  # an SM's share of L2 bandwidth, a clock
+    barrier_clocks: float = 148.0
+    step_clocks: float = 175.0  # of a tiled kernel's step beside products and loads
+    sync_clocks: float = 234.0  # more of such a step where threads carry the tiles by hand
+    shuffle_clocks: float = 36.9
+    costly_rounds: float = 3.91  # the same in shuffles where combining takes an exponential or a division
+    combine_slots: float = 4.08  # instructions of such a round: shuffle and combine
+    costly_slots: float = 35.4
+    thread_slots: float = 17.6  # of a thread before its first element and after its last
+    chain_clocks: float = 5.97  # from an instruction to the next one that needs it
+    free_clocks: float = 1.92  # the same where a thread's elements are unrolled and wait for none of the others
+    phases: float = 0.269  # more memory time where an SM has one block, which reads, then computes, then writes
+    start_clocks: float = 2250.0  # a block's first and last instructions
     ramp_clocks: float = 2000.0  # a launch's first and last moments, when caches and SMs are empty
-    block_clocks: float = 116.0  # between two blocks that an SM starts
-    slot: float = 1.0  # instructions for each counted slot: addresses, predicates, moves
-    load_slots: float = 4.74  # a load or store occupies a quarter-rate pipe
-    copy_slots: float = 15.3  # a copy to shared memory through registers: its load, its store, their addresses
-    tile_loads: float = 9.06  # a vector read of shared memory in a product on plain threads, in multiplications
-    thread_warps: float = 2.0  # warps of an SM that keep half its issue rate
+    block_clocks: float = 115.0  # between two blocks that an SM starts
+    slot: float = 0.514  # instructions for each counted slot: fused ones, addresses, predicates, moves
+    load_slots: float = 5.87  # a load or store occupies a quarter-rate pipe
+    copy_slots: float = 15.5  # a copy to shared memory through registers: its load, its store, their addresses
+    tile_loads: float = 9.07  # a vector read of shared memory in a product on plain threads, in multiplications
+    thread_warps: float = 4.4  # warps of an SM that keep half its issue rate
     tile_warps: float = 0.5  # the same where a thread has a tile of points, and so independent instructions
-    sector_clocks: float = 1.86  # of an SM's cache for each access whose neighbours lie in other sectors
-    walked: float = 0.101  # share of those accesses, and of their bytes, where a thread walks along the sector itself
-    wide: float = 0.553  # more traffic for each further access of a thread that takes more than one side by side
-    l1_share: float = 0.682  # of an SM's shared memory and cache that rows in flight may take
-    l2_share: float = 0.621
+    sector_clocks: float = 1.88  # of an SM's cache for each access whose neighbours lie in other sectors
+    walked: float = 0.1  # share of those accesses, and of their bytes, where a thread walks along the sector itself
+    wide: float = 0.347  # more traffic for each further access of a thread that takes more than one side by side
+    l1_share: float = 0.641  # of an SM's shared memory and cache that rows in flight may take
+    l2_share: float = 0.499
 
 
 FITTED: Final = Constants()
@@ -92,7 +96,7 @@ def roofline(work: Work, target: Target) -> float:
         work.bytes / target.bandwidth,
         work.tensor_flops / target.flops_mma16,
         work.scalar_flops / target.flops_f32,
-        sum(work.slots) / (target.flops_f32 / 2),
+        FUSED * (sum(work.slots) - sum(work.kept)) / (target.flops_f32 / 2),
     )
 
 
@@ -285,12 +289,19 @@ class _Model:
         walked: Array = np.where(self.is_tiled, passes, 0.0)
         return walked
 
+    def _unrolled(self) -> Mask:
+        """A thread has all its elements in registers: it reads them, then computes, then writes."""
+        unrolled: Mask = ((self.c.held == 1.0) & self.is_row) | (self.c.of("map") & ~self.is_turned)
+        return unrolled
+
     def _memory_seconds(self, memory: Array, through: Array) -> tuple[Array, Array]:
         """(memory, L2) seconds where enough is in flight; what is not shows as waiting."""
         t = self.t
         reach = self.active * SM_BYTES_CLOCK * t.clock
         bandwidth = _norm([reach, t.bandwidth + 0.0 * reach], -4.0)
-        return memory / bandwidth, through / (self.active * self.k.l2_bytes * t.clock)
+        # the phases of a block that has all its elements in registers overlap with those of other blocks only
+        idle = np.where(self._unrolled(), self.k.phases / self.spread**2, 0.0)
+        return memory / bandwidth * (1.0 + idle), through / (self.active * self.k.l2_bytes * t.clock)
 
     def _products(self) -> tuple[Array, Array, Array]:
         """(tensor pipe, scalar slots, shared memory) of the products: seconds, slots, seconds."""
@@ -324,11 +335,18 @@ class _Model:
         """Instruction slots beside products and loads."""
         w, c, k = self.work, self.c, self.k
         total = np.where(c.of("plain"), w.replayed, 0.0)
-        for g, (slots, stepped) in enumerate(zip(w.slots, w.stepped, strict=True)):
-            steps = np.maximum(1.0, np.where(self.is_row, c.run / w.element, 1.0))
-            total = total + (slots + np.where(self.is_tiled, 0.0, stepped / steps)) * self._again(g, False)
+        held = self._held_online()
+        steps = np.maximum(1.0, np.where(self.is_row, c.run / w.element, 1.0))
+        for g, (slots, stepped, kept) in enumerate(zip(w.slots, w.stepped, w.kept, strict=True)):
+            each = np.where(held, slots - kept, slots + np.where(self.is_tiled, 0.0, stepped / steps))
+            total = total + each * self._again(g, False)
         combine = self._combines() * np.where(self._costly(), k.costly_slots, k.combine_slots)
         return total * k.slot + np.where(self.is_tiled, 0.0, c.blocks * c.block_threads * (k.thread_slots + combine))
+
+    def _held_online(self) -> Mask:
+        """Rows in registers whose online sum is a maximum, then a sum of exponentials that the results take too."""
+        held: Mask = self.is_row & (self.c.held == 1.0) & (self.work.rescales and not self.work.deviates)
+        return held
 
     def _costly(self) -> Mask:
         """Combining takes an exponential or a division (held rows find their maximum before they sum)."""
@@ -339,7 +357,8 @@ class _Model:
         """How many times a thread of a row kernel combines its result with another's."""
         c, w = self.c, self.work
         rounds = np.log2(np.maximum(1.0, c.reduce_threads))
-        tiles = np.where(c.of("scan"), np.ceil(w.fold_length / np.maximum(1.0, c.tile_k)), float(max(1, w.levels)))
+        passes = max(1, w.levels) + 1.0 * self._held_online()
+        tiles = np.where(c.of("scan"), np.ceil(w.fold_length / np.maximum(1.0, c.tile_k)), passes)
         times: Array = np.where(self.is_row, rounds * tiles, 0.0)
         return times
 
@@ -373,7 +392,8 @@ class _Model:
         # neighbouring threads that walk alone find most of what they read in L1
         walk = k.dram_clocks + (loads * passes - 1.0) * k.l1_clocks
         waited = np.where(self.is_row, loads * (k.dram_clocks + again), walk)
-        chain = k.chain_clocks * slots / np.maximum(1.0, c.blocks * c.block_threads)
+        wait = np.where(self._unrolled(), k.free_clocks, k.chain_clocks)
+        chain = wait * slots / np.maximum(1.0, c.blocks * c.block_threads)
         combine = self._combines() * k.shuffle_clocks * np.where(self._costly(), k.costly_rounds, 1.0)
         combine = combine + np.where(self.is_row & (c.reduce_threads > WARP), 2.0 * k.barrier_clocks, 0.0)
         turned = np.where(self.is_turned, k.dram_clocks + k.barrier_clocks, 0.0)

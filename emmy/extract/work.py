@@ -6,14 +6,15 @@ schedule's shape can say how often: a value that lacks some of the output's axes
 thread) that covers another part of those axes (`Group`), and a value that two passes over one axis need is made in each
 (`passes`).
 Folds over one axis that do not wait for each other are one pass; online sums over one (axis, score) share their
-exponentials and their running maximum, so a maximum over the same (axis, score) is free beside them.
+exponentials and their running maximum, so a maximum over the same (axis, score) is free beside them.  Rows held in
+registers find that maximum in a pass of its own, never rescale, and keep their exponentials for the results.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -96,9 +97,11 @@ class Work:
     each other; `element` bytes of a typical operand element.
 
     `stepped[g]`: slots beside `slots[g]` where every element is a step of its own; a kernel that steps by vectors pays
-    them once a vector.  `rescales`, `deviates`: online sums and folds of squared deviations are there, whose partial
-    results take an exponential or a division to combine.  Running folds are counted as one walk along each row;
-    `replayed` slots more are spent where every output walks again from the beginning.
+    them once a vector, one that holds its row in registers pays none of an online sum's. `kept[g]`: slots among
+    `slots[g]` that such a kernel saves, as the exponentials that it sums are those that its results need. `rescales`,
+    `deviates`: online sums and folds of squared deviations are there, whose partial results take an exponential or a
+    division to combine. Running folds are counted as one walk along each row; `replayed` slots more are spent where
+    every output walks again from the beginning.
     """
 
     points: int
@@ -112,6 +115,7 @@ class Work:
     groups: tuple[Group, ...]
     slots: tuple[float, ...]
     stepped: tuple[float, ...]
+    kept: tuple[float, ...]
     reads: tuple[Read, ...]
     dots: tuple[Dot, ...]
     strided_store: bool
@@ -151,6 +155,7 @@ class _Analysis:
         self.groups: dict[Group, int] = {}
         self.slots: dict[int, float] = defaultdict(float)
         self.stepped: dict[int, float] = defaultdict(float)
+        self.kept: dict[int, float] = defaultdict(float)
         self.replayed = 0.0
         self.out = body.outs[0]
 
@@ -208,6 +213,7 @@ class _Analysis:
             groups=groups,
             slots=tuple(self.slots[g] for g in range(len(groups))),
             stepped=tuple(self.stepped[g] for g in range(len(groups))),
+            kept=tuple(self.kept[g] for g in range(len(groups))),
             reads=reads,
             dots=dots,
             strided_store=_strided(self.out.index, self.out.axes[-1] if self.out.axes else None),
@@ -279,6 +285,9 @@ class _Analysis:
             slots, stepped = 0.0, 0.0
             if isinstance(node, Op):
                 slots = SCALAR[node.name].slots * self.product(node.free)
+                if _summed_exponential(node, scored):
+                    group = self._group(roles.group(node))
+                    self.kept[group] += (slots + self.product(node.free)) * passes
             elif isinstance(node, Online):
                 if (node.axis, node.score) not in charged:
                     charged.add((node.axis, node.score))
@@ -398,6 +407,14 @@ def _product_nodes(node: Fold) -> list[Expr]:
     if isinstance(body, Op) and body.name == "mul":
         found.append(body)
     return found
+
+
+def _summed_exponential(node: Op, scored: Collection[tuple[Ax, Expr]]) -> bool:
+    """True for exp(x - maximum) where an online sum over that maximum's scores is there: one of its exponentials."""
+    if node.name != "exp" or not (isinstance(node.args[0], Op) and node.args[0].name == "sub"):
+        return False
+    top = node.args[0].args[1]
+    return isinstance(top, Fold) and top.kind == "max" and (top.axis, top.body) in scored and top.axis not in node.free
 
 
 def _strided(index: tuple[Expr, ...], axis: Ax | None) -> bool:

@@ -12,7 +12,7 @@ from emmy.extract.prior import predict, predict_many, roofline
 from emmy.extract.work import analyse
 from emmy.ir.build import scalar
 from emmy.ir.config import KernelConfig
-from emmy.ir.loop import Out, ax, load, scan
+from emmy.ir.loop import Out, ax, const, fold, load, online, scan
 from emmy.ir.target import TARGETS, target
 from tests import bodies as B
 
@@ -160,6 +160,28 @@ def test_a_held_row_beats_one_that_is_read_again_while_its_registers_fit():
     spilled = replace(held, registers=700)
     assert predict(work, held, H200) < predict(work, again, H200)
     assert predict(work, spilled, H200) > predict(work, again, H200)
+
+
+def test_a_held_softmax_neither_rescales_nor_repeats_its_exponentials():
+    i, r, c = ax("i", 8192), ax("r", 8192), ax("c", 8192)
+    x, here, tensor = load(0, (i, r), "bf16"), load(0, (i, c), "bf16"), B.tensor("bf16", 8192, 8192)
+    weight = scalar("exp", scalar("sub", here, fold("max", r, x)))
+    value = scalar("div", weight, online(r, x, const(1.0, "f32")))
+    work = analyse(B.body([Out((i, c), (i, c), value, tensor)], [tensor]))
+    streamed = replace(row(8192, 8192, 128, 128), run=16, flight=32, registers=28)
+    held = replace(streamed, held=True, flight=256, registers=108)
+    again = replace(work, kept=tuple(0.0 for _ in work.kept))
+    assert predict(work, held, H200) < predict(again, held, H200)
+    assert predict(work, held, H200) < predict(work, streamed, H200)
+    assert predict(replace(work, stepped=tuple(9 * s for s in work.stepped)), held, H200) == predict(work, held, H200)
+    assert predict(again, streamed, H200) == predict(work, streamed, H200)
+
+
+def test_one_block_with_all_its_elements_in_registers_leaves_memory_idle():
+    work = analyse(rms(8192, 4096))
+    small = replace(row(8192, 4096, 128, 128), run=16, flight=128, held=True, registers=64)
+    large = replace(small, block_threads=1024, blocks=1024, rows_per_block=8)
+    assert predict(work, large, H200) > 1.05 * predict(work, small, H200)
 
 
 def test_square_tiles_beat_reads_that_lie_apart():

@@ -7,6 +7,7 @@ import pytest
 from emmy.extract.work import ONLINE_SLOTS, analyse
 from emmy.ir.build import scalar
 from emmy.ir.loop import Out, ax, const, fold, load, online, size
+from emmy.ir.scalar import SCALAR
 from tests import bodies as B
 
 
@@ -61,6 +62,19 @@ def test_three_pass_softmax_reads_three_times_and_the_online_one_once_a_pass():
     assert sum(r.passes for r in three.reads) == 3
     assert sum(r.passes for r in two.reads) == 2
     assert three.footprint == two.footprint == (64 * 1000 * 4,)
+
+
+def test_exponentials_that_a_held_row_keeps_are_those_of_its_results():
+    i, r, c = ax("i", 64), ax("r", 1000), ax("c", 1000)
+    x, here = load(0, (i, r), "f32"), load(0, (i, c), "f32")
+    tensor, total = B.tensor("f32", 64, 1000), online(r, x, const(1.0, "f32"))
+
+    def kept(shift):
+        value = scalar("div", scalar("exp", scalar("sub", here, shift)), total)
+        return sum(analyse(B.body([Out((i, c), (i, c), value, tensor)], [tensor])).kept)
+
+    assert kept(fold("max", r, x)) == (SCALAR["exp"].slots + 1) * 64 * 1000
+    assert kept(fold("min", r, x)) == kept(fold("max", r, scalar("neg", x))) == 0
 
 
 def test_online_sums_over_one_score_share_their_exponentials_and_maximum():
