@@ -65,7 +65,7 @@ class Selection:
     evidence: Snapshot = field(default_factory=Snapshot)
     pins: tuple[Pin, ...] = ()
     held: frozenset[str] = frozenset()
-    time_limit: float = 20.0
+    time_limit: float = 30.0
     # keep launches that their roofline rules out: what was asked for (a pin, `fuse`) may be among them
     unpruned: bool = False
     rows: dict[str, list[Scheduled]] = field(default_factory=dict)

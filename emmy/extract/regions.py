@@ -21,7 +21,7 @@ from emmy.extract.prune import prune, unreachable
 if TYPE_CHECKING:
     from emmy.extract.choice import Candidate
 
-FRONTIER = 6  # tensors read across a cut: 2^6 demanded subsets at most
+FRONTIER = 7  # tensors read across a cut: 2^7 demanded subsets at most
 PIECE = 60  # candidates: below this a region is not cut at a frontier of several tensors
 
 # Exchanges that a greedy plan may try before the solver takes over; none when there is no time.
