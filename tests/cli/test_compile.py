@@ -7,6 +7,7 @@ from tests.cli.conftest import Emmy
 
 CHAIN = "torch.exp(torch.neg(torch.randn(8)))"
 NORM = "nn.RMSNorm(64)(torch.randn(4, 64))"
+LONG_NORM = "nn.RMSNorm(512)(torch.randn(4, 512))"
 IRS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
 
 
@@ -104,15 +105,15 @@ def test_a_dump_after_few_passes_holds_those(emmy: Emmy, tmp_path: Path) -> None
 
 def test_a_pin_is_honoured_from_either_place_and_the_option_wins(emmy: Emmy) -> None:
     shown = [
-        emmy("compile", "-c", NORM, "--target", "sm_89", "--no-check", "--ir", "tile", *options, **environment).out
+        emmy("compile", "-c", LONG_NORM, "--target", "sm_89", "--no-check", "--ir", "tile", *options, **environment).out
         for options, environment in (
-            (("--pin", "WORK=t64,REDUCE=coop"), {}),
-            ((), {"EMMY_KNOBS": "WORK=t64,REDUCE=coop"}),
-            (("--pin", "WORK=t64,REDUCE=coop"), {"EMMY_KNOBS": "WORK=t32"}),
+            (("--pin", "WORK=t32,REDUCE=coop"), {}),
+            ((), {"EMMY_KNOBS": "WORK=t32,REDUCE=coop"}),
+            (("--pin", "WORK=t32,REDUCE=coop"), {"EMMY_KNOBS": "WORK=t128"}),
         )
     ]
     assert shown[0] == shown[1] == shown[2]
-    assert "work   t64" in shown[0] and "REDUCE=coop" in shown[0]
+    assert "work   t32" in shown[0] and "REDUCE=coop" in shown[0]
 
 
 def test_a_pin_that_no_launch_can_honour_is_wrong_usage_and_shows_near_rows(emmy: Emmy) -> None:
