@@ -137,3 +137,13 @@ def test_cuda_output_is_a_source_file(emmy: Emmy) -> None:
 
     done = emmy("compile", "-c", NORM, "--target", "sm_89", "--ir", "cuda")
     assert compile_cubin(done.out, "k_rms_norm", "sm_89").registers > 0
+
+
+def test_a_program_without_kernels_says_so(emmy: Emmy) -> None:
+    assert "inputs or constants" in emmy("compile", "-c", "x=torch.randn(8); x", "--ir", "cuda").out
+    assert "sorting" in emmy("compile", "-c", "torch.sort(torch.randn(8))", "--ir", "loop").out
+
+
+def test_a_rule_that_is_not_there_cannot_be_held(emmy: Emmy) -> None:
+    refused = emmy("compile", "-c", "torch.neg(torch.randn(8))", "--hold", "no-such-rule")
+    assert refused.code == 2 and "no-such-rule" in refused.err and refused.out == ""
