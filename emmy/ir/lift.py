@@ -128,9 +128,7 @@ def _scatter(args: Sequence[object], ops: Sequence[Tensor], result: Tensor, d: S
     return scalar(combine, base, fold(kind, j, scalar("where", condition, value, unit)))
 
 
-def update(
-    args: Sequence[object], operands: Sequence[Tensor], result: Tensor
-) -> tuple[Body, tuple[int, ...]] | None:
+def update(args: Sequence[object], operands: Sequence[Tensor], result: Tensor) -> tuple[Body, tuple[int, ...]] | None:
     """A scatter that sets elements, as stores into its base: the body, and the operand number of each slot.
 
     None unless its condition says of some coordinates what they equal, one source element each, and the source does
