@@ -21,9 +21,10 @@ demo: $(READY)
 	$(BIN)/python examples/export_rms_linear.py out/rms_linear.pt2
 	$(BIN)/emmy saturate out/rms_linear.pt2 --target sm_89 --out out/rms_linear
 
-# One thread a worker: numpy and PyTorch would otherwise start a pool in each of them.
+# One thread a worker: numpy and PyTorch would otherwise start a pool in each of them.  Neighbouring tests stay with one
+# worker, since they share compiled programs.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check .
