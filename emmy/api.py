@@ -49,7 +49,8 @@ def build_options(target: str | Target | None = None, settings: Settings | None 
         **options,
     }  # fmt: skip
     given["pins"] = _pins(given["pins"])
-    given["held"] = frozenset(given.get("held", ()))
+    held = given.get("held", ())
+    given["held"] = frozenset([held] if isinstance(held, str) else held)
     return Options(target=pick_target(target), **given)
 
 
@@ -89,14 +90,22 @@ def saturate(
     Raises:
         UsageError, UnsupportedError, PinError, LoweringError, EvidenceError.
     """
-    program = (
-        module if isinstance(module, Program) else _capture(module, tuple(inputs), dict(kwargs or {}), dynamic_shapes)
-    )
+    args = _positional(inputs)
+    program = module if isinstance(module, Program) else _capture(module, args, dict(kwargs or {}), dynamic_shapes)
     return saturate_program(program, build_options(target, **options), observe)
+
+
+def _positional(inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """A tensor is a sequence too, of its rows, and is never meant as one."""
+    if isinstance(inputs, Tensor):
+        raise UsageError("inputs is a tensor", "give the arguments as a sequence: (x,)")
+    return tuple(inputs)
 
 
 def _capture(module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> Program:
     """Captured where the module's parameters are, so that they need not be moved for it."""
+    if not callable(module):
+        raise UsageError(f"{type(module).__name__} is no module or function", "emmy.load opens files and model names")
     first = next(iter(module.parameters()), None) if isinstance(module, torch.nn.Module) else None
     if first is not None:
         args, kwargs = pytree.tree_map_only(Tensor, lambda t: t.detach().to(first.device), (args, kwargs))
@@ -125,7 +134,7 @@ def compile(
         module, dynamic_shapes, build_options(target, **options), max_variants, cache or CubinCache()
     )
     if inputs is not None or kwargs is not None:
-        made.prepare(tuple(inputs or ()), dict(kwargs or {}))
+        made.prepare(_positional(inputs if inputs is not None else ()), dict(kwargs or {}))
     return made
 
 

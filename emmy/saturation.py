@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from emmy.codegen.cuda import source
 from emmy.codegen.lower import lower
+from emmy.egraph.egg import rules_in
 from emmy.egraph.fusion import Launch
 from emmy.egraph.model import Limits, ModelGraph, saturate
 from emmy.egraph.naming import Names, unique
@@ -68,6 +69,23 @@ class Options:
     def __post_init__(self) -> None:
         if not self.passes or not PASSES.startswith(self.passes):
             raise UsageError(f"--passes {self.passes!r} is not a prefix of {PASSES}", "for example --passes dolf")
+        if self.place not in ("", "fuse", "cut"):
+            raise UsageError(f"{self.place!r} is not a placement", "use fuse or cut, or leave it out")
+        if self.held:
+            _check_held(self.held)
+
+
+def _check_held(held: frozenset[str]) -> None:
+    """UsageError for a name that no rule has, with the nearest that there are."""
+    from difflib import get_close_matches
+
+    known = {r.name for path in rulesets().glob("*/*.egg") for r in rules_in(path)}
+    for name in sorted(held - known):
+        # the report writes a rule as SET/NAME
+        near = [n for n in (name.rpartition("/")[2],) if n in known] or get_close_matches(name, known)
+        raise UsageError(
+            f"no rule is called {name!r}", f"near it: {', '.join(near)}" if near else "report.txt lists those that fire"
+        )
 
 
 @dataclass

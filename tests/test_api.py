@@ -228,3 +228,25 @@ def test_symbolic_sizes_are_compiled_once_and_others_again(on_cpu: None) -> None
 def test_keeping_no_variant_is_refused() -> None:
     with pytest.raises(UsageError, match="max_variants"):
         emmy.compile(torch.neg, max_variants=0)
+
+
+def test_a_held_rule_must_be_there() -> None:
+    assert build_options("sm_89", held="fuse").held == {"fuse"}
+    with pytest.raises(UsageError, match=r"'fues'\n.*fuse"):
+        build_options("sm_89", held=["fues"])
+    with pytest.raises(UsageError, match=r"'model/fuse'\n  near it: fuse$"):
+        build_options("sm_89", held=["model/fuse"])
+
+
+def test_a_misspelt_placement_is_wrong_usage() -> None:
+    with pytest.raises(UsageError, match="beside"):
+        build_options("sm_89", place="beside")
+
+
+def test_inputs_are_a_sequence_and_the_module_is_callable() -> None:
+    with pytest.raises(UsageError, match=r"\(x,\)"):
+        emmy.saturate(nn.Linear(4, 2), torch.randn(1, 4))  # the row alone would fit the layer
+    with pytest.raises(UsageError, match=r"\(x,\)"):
+        emmy.compile(nn.Linear(4, 2), torch.randn(1, 4))
+    with pytest.raises(UsageError, match="str is no module"):
+        emmy.saturate("model.pt2", (torch.randn(1, 4),))  # type: ignore[arg-type]
