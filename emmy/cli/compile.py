@@ -71,6 +71,13 @@ def _check_ir(ir: str, passes: str) -> None:
         )
 
 
+def _nothing(s: Saturation) -> str:
+    """Why no launch is shown: a comment in every language."""
+    if not s.opaque:
+        return "// no kernels: the results are inputs or constants"
+    return f"// no kernels: {', '.join(c.call.reason for c in s.opaque)} (run by PyTorch)"
+
+
 def _show(s: Saturation, o: CompileOptions, loaded: float) -> None:
     if o.verbose:
         from emmy.inspect.stages import timings
@@ -84,7 +91,7 @@ def _show(s: Saturation, o: CompileOptions, loaded: float) -> None:
     if o.ir:
         from emmy.inspect.views import show_ir
 
-        print(show_ir(s, o.ir))
+        print(show_ir(s, o.ir) or _nothing(s))
     elif o.verbose < 2:
         from emmy.inspect.summary import summary, summary_lines
 
