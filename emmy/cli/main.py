@@ -39,6 +39,9 @@ def main() -> None:
     except EmmyError as e:
         print(f"emmy: {e}", file=sys.stderr)
         raise SystemExit(1) from None
+    except OSError as e:  # what a command writes itself: a full disk, a closed pipe
+        print(f"emmy: {e}", file=sys.stderr)
+        raise SystemExit(1) from None
     except KeyboardInterrupt:
         print("emmy: interrupted", file=sys.stderr)
         raise SystemExit(130) from None

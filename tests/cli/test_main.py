@@ -50,3 +50,12 @@ def test_a_file_that_is_no_model_is_a_failure_not_wrong_usage(emmy: Emmy, tmp_pa
     (tmp_path / "m.pt2").write_bytes(b"nothing")
     refused = emmy("compile", "m.pt2")
     assert refused.code == 1 and "m.pt2" in refused.err
+
+
+def test_a_full_disk_is_a_failure(emmy: Emmy, monkeypatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("emmy.frontend.source.load", full)
+    failed = emmy("compile", "-c", "torch.neg(torch.randn(8))")
+    assert failed.code == 1 and "No space left" in failed.err and "Traceback" not in failed.err
