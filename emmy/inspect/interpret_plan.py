@@ -62,7 +62,7 @@ class _Run:
     def tensor(self, name: str) -> torch.Tensor:
         import torch
 
-        return torch.from_numpy(np.ascontiguousarray(self.arrays[name]).copy())
+        return torch.from_numpy(np.array(self.arrays[name], order="C"))
 
     def launch(self, c: Chosen | ChosenOpaque) -> None:
         made = self.opaque(c) if isinstance(c, ChosenOpaque) else self.kernel(c)
