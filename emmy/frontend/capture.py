@@ -109,8 +109,11 @@ def _export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dy
             f"control flow that depends on data at {_user_line(e)}", "use torch.where, or compute it outside the model"
         ) from e
     except UserError as e:
+        # what follows the first line says which dimension is at fault, and then advises about the exporter itself
+        said = str(e).partition("The error above occurred")[0].strip().split("\n")
+        details = [line.strip() for line in said[1:] if line.strip()]
         raise UsageError(
-            f"torch.export: {_first_line(e)} at {_user_line(e)}", "see dynamic_shapes and the inputs"
+            f"torch.export: {said[0]} at {_user_line(e)}", "\n  ".join(details) or "see dynamic_shapes and the inputs"
         ) from e
     except EmmyError:
         raise

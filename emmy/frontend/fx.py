@@ -205,7 +205,10 @@ class Walk:
         if isinstance(value, FxNode):
             known = self.values[value]
             if isinstance(known, _Unknown):
-                raise UnsupportedError(f"the number {known.text}, computed from a size, at {known.where}")
+                raise UnsupportedError(
+                    f"a number that is computed while the model runs ({known.text}) at {known.where}",
+                    "numbers are whole functions of sizes; what depends on data must stay a tensor (without .item())",
+                )
             return known
         if isinstance(value, tuple | list):
             return tuple(self.arg(v, node) for v in value)

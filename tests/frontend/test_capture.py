@@ -220,3 +220,14 @@ def test_error_in_the_model_names_its_line() -> None:
 
     with pytest.raises(UsageError, match=r"test_capture.py:\d+: return x @ torch.ones"):
         capture(wrong, (torch.randn(4, 4),))
+
+
+def test_a_number_taken_from_data_is_unsupported_and_says_what_to_do() -> None:
+    with pytest.raises(UnsupportedError, match=r"while the model runs(.|\n)*\.item\(\)"):
+        capture(lambda x: x * x.sum().item(), (torch.randn(4),))
+
+
+def test_a_dynamic_size_that_cannot_be_says_why() -> None:
+    size = torch.export.Dim("s", min=2, max=64)
+    with pytest.raises(UsageError, match=r"Constraints violated(.|\n)*specified range s <= 64"):
+        capture(nn.Conv1d(3, 4, 3, stride=2, padding=1), (torch.randn(1, 3, 10),), dynamic_shapes=({2: size},))
