@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from emmy.errors import CompileError, DeviceError
+from emmy.errors import CompileError, DeviceError, StoreError
 from emmy.ir.target import TARGETS
 from emmy.runtime.driver import driver_version
 from emmy.runtime.nvrtc import compile_cubin, nvrtc_version
@@ -52,7 +52,7 @@ def diagnose(settings: Settings | None = None) -> list[Check]:
         *compiler,
         *pair,
         _folder("kernel cache", settings.cache_dir, "EMMY_CACHE_DIR"),
-        _folder("evidence store", settings.evidence.parent, "EMMY_TUNE_DB"),
+        _store(settings.evidence),
     ]
 
 
@@ -132,6 +132,20 @@ def _attempt(name: str, run: Callable[[], str], hint: str, needed: bool = False)
         return Check(name, False, error.what.splitlines()[0], hint, needed)
     except (ImportError, OSError, RuntimeError) as error:  # the bindings are missing, or find no library to load
         return Check(name, False, str(error).splitlines()[0], hint, needed)
+
+
+def _store(path: Path) -> Check:
+    """A file that is there must be a store; where there is none yet, one must be writable."""
+    from emmy.extract.store import Store
+
+    folder = _folder("evidence store", path.parent, "EMMY_TUNE_DB")
+    if not folder.ok or not path.exists():
+        return folder
+    try:
+        Store(path).version()
+    except StoreError as error:
+        return Check("evidence store", False, error.what, error.do or "move it away, or name another with EMMY_TUNE_DB")
+    return Check("evidence store", True, str(path))
 
 
 def _folder(name: str, path: Path, variable: str) -> Check:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from emmy.ir.target import TARGETS
-from emmy.runtime.doctor import _gpu, _loads, diagnose
+from emmy.runtime.doctor import _gpu, _loads, _store, diagnose
 from emmy.settings import Settings
 
 
@@ -24,6 +24,14 @@ def test_a_folder_that_cannot_be_written_is_found(tmp_path: Path) -> None:
     checks = {c.name: c for c in diagnose(Settings(blocker / "cache", blocker / "evidence.duckdb"))}
     assert not checks["kernel cache"].ok and "EMMY_CACHE_DIR" in checks["kernel cache"].hint
     assert not checks["evidence store"].ok and "EMMY_TUNE_DB" in checks["evidence store"].hint
+
+
+def test_a_file_that_is_no_store_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "evidence.duckdb"
+    assert _store(path).ok
+    path.write_bytes(b"nothing of the kind" * 300)
+    found = _store(path)
+    assert not found.ok and str(path) in found.detail and found.hint
 
 
 def test_cards_map_to_targets() -> None:
