@@ -131,7 +131,7 @@ def require_measured(decisions: Iterable[tuple[str, Decision]]) -> None:
     if guessed:
         raise EvidenceError(
             f"no measurement decides: {', '.join(guessed)}",
-            "tune these kernels on this card (emmy tune), or allow predictions (without --strict-evidence)",
+            "record measurements of these kernels in the store or a golden file, or leave out --strict-evidence",
         )
 
 
