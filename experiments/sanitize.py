@@ -117,7 +117,10 @@ def check(o: argparse.Namespace, name: str, deadline: float) -> dict[str, Any]:
     left = deadline - time.monotonic()
     if left < 5:
         return {"name": name, "status": "skipped", "text": ""}
-    tool = ["compute-sanitizer", "--report-api-errors", "no", "--tool", o.tool, "--error-exitcode", str(ERROR_CODE), "--print-limit", "5"]
+    tool = [
+        "compute-sanitizer", "--report-api-errors", "no", "--tool", o.tool, "--error-exitcode", str(ERROR_CODE),
+        "--print-limit", "5",
+    ]  # fmt: skip
     child = [
         sys.executable, "-m", "experiments.sanitize", "--launch", name, "--out", str(o.out), "--seed", str(o.seed),
         *(["--cpu"] if o.cpu else []),
