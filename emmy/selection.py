@@ -40,6 +40,8 @@ SLACK: Final = 0.02
 RIVALS: Final = 4
 # With pins, a launch that honours none costs this many times more: the pins decide wherever they can.
 UNPINNED: Final = 1e3
+# How many different reasons the error about a node without a kernel lists.
+REASONS: Final = 3
 # How many rows the error about a pin lists.
 NEAREST: Final = 8
 
@@ -291,10 +293,19 @@ class Selection:
         return sum(self.target.launch_seconds + n / self.target.bandwidth for n in moved)
 
     def refusal_text(self) -> str:
+        """Why rows were refused: each reason once, with one of its rows and how many more it took."""
+        by_reason: dict[str, list[str]] = defaultdict(list)
+        for (body, family, row), why in self.refused.items():
+            by_reason[why.splitlines()[0]].append(f"{family} {row or '(plain)'} of body {body}")
+        if not by_reason:
+            held = f"held rules: {', '.join(sorted(self.held))}" if self.held else "nothing is held"
+            return f"no row was refused; {held}"
         lines = [
-            f"  {family} {row or '(plain)'} of body {body}: {why}" for (body, family, row), why in self.refused.items()
+            f"  {rows[0]}{f' and {len(rows) - 1} more' if len(rows) > 1 else ''}: {why}"
+            for why, rows in list(by_reason.items())[:REASONS]
         ]
-        return "refused rows:\n" + "\n".join(lines) if lines else "no row was refused"
+        rest = len(by_reason) - len(lines)
+        return "refused rows:\n" + "\n".join(lines) + (f"\n  and {rest} more reasons" if rest else "")
 
     def _check_pins(self, choice: Choice) -> None:
         by_id = {l.id: l for l in self.candidates()}

@@ -6,7 +6,6 @@ bf16, f16 and f8 are stored as their bits (`unsigned short`, `unsigned char`), b
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -99,10 +98,8 @@ def _float(value: float, type: str) -> str:
     if value != value:
         return "EMMY_NAN" if type == "f32" else "(double)EMMY_NAN"
     if type == "f32":
-        try:
-            struct.pack("f", value)
-        except OverflowError:
-            value = float("inf") if value > 0 else float("-inf")
+        with np.errstate(over="ignore"):
+            value = float(np.float32(value))  # beyond the largest f32 it is infinite, as in PyTorch
     if value in (float("inf"), float("-inf")):
         return ("-" if value < 0 else "") + ("EMMY_INF" if type == "f32" else "(double)EMMY_INF")
     text = str(np.float32(value)) if type == "f32" else repr(value)

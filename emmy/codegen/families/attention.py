@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 
 from emmy.codegen.expr import BID, TID, Code, add, call, compare, div, elem, f32, lt, mod, mul, select
-from emmy.codegen.families.attention_mma import INF, LOG2E, lower_attention_mma
+from emmy.codegen.families.attention_mma import INF, lower_attention_mma
 from emmy.codegen.families.blocks import extent
 from emmy.codegen.families.epilogue import Epilogue, Side
 from emmy.codegen.families.frame import Env, Frame, fits
 from emmy.codegen.scalar import Scalars
 from emmy.errors import LoweringError
 from emmy.ir.build import iadd, idiv, imul
-from emmy.ir.kernel import Bin, Kernel, Un, Var, X
+from emmy.ir.kernel import Bin, Kernel, Var, X
 from emmy.ir.loop import Body, Const, Expr, const
 from emmy.ir.schedule import Row
 from emmy.ir.views.attention_view import AttentionView, attention_view
@@ -93,10 +93,10 @@ class _Threads:
         score = f.value(code, v.score, env, known)
         high = code.let("high", call("max", top, score, type="f32"))
         # while every key is masked any finite base keeps the exponents at zero
-        base = code.let("base", select(compare("==", high, f32(-INF)), f32(0.0), Bin("*", high, f32(LOG2E), "f32")))
-        minus = Un("-", base, "f32")
-        alpha = code.let("alpha", call("exp2_fast", call("fma", top, f32(LOG2E), minus, type="f32"), type="f32"))
-        p = code.let("p", call("exp2_fast", call("fma", score, f32(LOG2E), minus, type="f32"), type="f32"))
+        base = code.let("base", select(compare("==", high, f32(-INF)), f32(0.0), high))
+        # accurate exponentials: these rows are what f32 attention runs on, and are bound by their products
+        alpha = code.let("alpha", call("exp", Bin("-", top, base, "f32"), type="f32"))
+        p = code.let("p", call("exp", Bin("-", score, base, "f32"), type="f32"))
         code.assign(top, high)
         for weight, total in zip(v.weights, sums, strict=True):
             w = f.value(code, weight.value, env, known)
