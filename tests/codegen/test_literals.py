@@ -1,6 +1,7 @@
 """Constants as CUDA spells them."""
 
 import pytest
+
 from emmy.codegen.cuda import literal
 
 
