@@ -8,18 +8,21 @@ from dataclasses import replace
 from emmy.ir.kernel import (
     Declare,
     Elem,
-    For,
-    If,
     Kernel,
     Let,
     Load,
     LoadVector,
+    Role,
     S,
     Shuffle,
     StoreVector,
     Var,
+    Vote,
+    Wgmma,
+    bodies,
     children,
     walk,
+    with_bodies,
 )
 
 
@@ -37,8 +40,10 @@ def _used(body: tuple[S, ...]) -> Iterator[str]:
     for s in walk(body):
         if isinstance(s, LoadVector | StoreVector):
             yield s.array
+        elif isinstance(s, Wgmma):
+            yield s.acc
         for child in children(s):
-            if not isinstance(child, S):
+            if not isinstance(child, S | Role):
                 yield from _names(child)
 
 
@@ -54,15 +59,10 @@ def _names(x: object) -> Iterator[str]:
 def _pruned(body: tuple[S, ...], used: set[str]) -> tuple[S, ...]:
     kept: list[S] = []
     for s in body:
-        if isinstance(s, Let | Load | Declare | Shuffle) and s.name not in used:
+        if isinstance(s, Let | Load | Declare | Shuffle | Vote) and s.name not in used:
             continue
-        if isinstance(s, For):
-            s = replace(s, body=_pruned(s.body, used))
-            if not s.body:
-                continue
-        elif isinstance(s, If):
-            s = replace(s, then=_pruned(s.then, used), orelse=_pruned(s.orelse, used))
-            if not s.then and not s.orelse:
-                continue
+        s = with_bodies(s, lambda inner: _pruned(inner, used))
+        if bodies(s) and not any(bodies(s)):
+            continue
         kept.append(s)
     return tuple(kept)
