@@ -9,20 +9,24 @@ spelled by their primitive forms.
 from __future__ import annotations
 
 import inspect
+import io
 import logging
-import os
+import sys
 import traceback
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from emmy.errors import EmmyError, UnsupportedError, UsageError
+from emmy.frontend.dtypes import dtype_name
 from emmy.frontend.fx import Walk, live, refs
+from emmy.frontend.lines import to_blame
 from emmy.frontend.program import Program
 from emmy.frontend.symbolic import SizeNames
 from emmy.ir.graph import Graph, Input, InputKind, Output, Ref, ScalarInput, SizeVar
@@ -76,9 +80,25 @@ def capture(
         UsageError: the module does not run on these arguments.
     """
     module = as_module(module_or_fn, len(args))
+    _check_tensors(module, args, dict(kwargs or {}))
     with quiet():
         exported = _export(module, args, dict(kwargs or {}), dynamic_shapes)
     return from_exported(exported, args, dict(kwargs or {}), module, name or _name_of(module_or_fn))
+
+
+def _check_tensors(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """UnsupportedError for an argument or weight of a kind that no kernel reads, which the exporter would not name."""
+    leaves = [leaf for tree in (args, kwargs) for leaf in pytree.tree_flatten_with_path(tree)[0]]
+    given = [(f"argument {pytree.keystr(path)}", x) for path, x in leaves]
+    for name, tensor in (*given, *module.named_parameters(), *module.named_buffers()):
+        if not isinstance(tensor, torch.Tensor) or nn.parameter.is_lazy(tensor):
+            continue
+        if tensor.is_nested:
+            raise UnsupportedError(f"{name} is a nested tensor", "pad it: torch.nested.to_padded_tensor(x, 0.0)")
+        if tensor.layout != torch.strided:
+            layout = str(tensor.layout).removeprefix("torch.")
+            raise UnsupportedError(f"{name} is a sparse tensor ({layout})", "make it dense: x.to_dense()")
+        dtype_name(tensor.dtype, name)
 
 
 def _name_of(fn: Callable[..., Any]) -> str:
@@ -98,12 +118,28 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
+@contextmanager
+def _without_graphs() -> Iterator[None]:
+    """A failing exporter prints the graph so far to stderr; what the model itself prints there is passed on."""
+    written, graph = io.StringIO(), ""
+    try:
+        with redirect_stderr(written):
+            yield
+    except Exception as e:  # only looked at
+        graph = str(getattr(e, "partial_fx_graph", ""))
+        raise
+    finally:
+        text = written.getvalue()
+        sys.stderr.write(text.replace(f"{graph}\n", "") if graph else text)
+
+
 def _export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> Any:
     from torch._dynamo.exc import UserError
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     try:
-        return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+        with _without_graphs():
+            return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
     except GuardOnDataDependentSymNode as e:
         raise UnsupportedError(
             f"control flow that depends on data at {_user_line(e)}", "use torch.where, or compute it outside the model"
@@ -119,8 +155,8 @@ def _export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dy
         raise
     except Exception as e:  # the model's forward is the user's code and may raise anything
         raise UsageError(
-            f"the model cannot be captured on these inputs: {type(e).__name__}: {_first_line(e)}",
-            f"at {_user_line(e)}",
+            f"the model cannot be captured on these inputs: {type(e).__name__}: {_first_line(e)} at {_user_line(e)}",
+            "it must run on these inputs in eager PyTorch, without leaving PyTorch (NumPy, json …)",
         ) from e
 
 
@@ -129,13 +165,12 @@ def _first_line(e: BaseException) -> str:
 
 
 def _user_line(e: BaseException) -> str:
-    """`file:line: code` of the innermost frame that is not PyTorch's."""
-    library = os.path.dirname(torch.__file__) + os.sep
-    here = os.path.dirname(__file__) + os.sep
-    frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith((library, here))]
-    if not frames:
+    """`file:line: code` of the user's innermost frame, else of the innermost of a library other than PyTorch."""
+    frames = traceback.extract_tb(e.__traceback__)
+    k = to_blame([f.filename for f in frames])
+    if k is None:
         return "an unknown line"
-    return f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line or ''}".removesuffix(": ")
+    return f"{frames[k].filename}:{frames[k].lineno}: {frames[k].line or ''}".removesuffix(": ")
 
 
 def from_exported(
@@ -158,7 +193,9 @@ def from_exported(
     roots = {r for o in outputs for r in refs(o.value)} | {o.mutates for o in outputs if o.mutates}
     nodes = live(walk.nodes, roots)
     used = roots | {r for n in nodes for r in refs((*n.args, *(v for _, v in n.kwargs)))}
-    kept = tuple(i for i in (*inputs, *walk.extra) if i.kind == "user" or i.name in used)
+    given = [i for i in inputs if i.kind == "user"]
+    held = [i for i in (*inputs, *walk.extra) if i.kind != "user" and i.name in used]
+    kept = (*held, *given)
     weights = {i.target: _value(functional, walk.constants, i.target) for i in kept if i.kind != "user"}
     sizes = _sizes(functional, walk.sizes)
     graph = Graph(kept, tuple(nodes), outputs, sizes)

@@ -49,6 +49,10 @@ def load_code(code: str) -> Program:
     `torch`, `nn` and `F` (`torch.nn.functional`) are in scope.  UsageError names the line of a syntax error, of an
     error that the code raises, or a last line that is no expression on tensors.
     """
+    if not code.strip():
+        raise UsageError(
+            "-c: the code is empty", "end with the call to compile, as in 'x=torch.randn(8); torch.exp(x)'"
+        )
     lines = [line + "\n" for line in code.splitlines()]
     linecache.cache[FILENAME] = (len(code), None, lines, FILENAME)
     tree = _parse(code)

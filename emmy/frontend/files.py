@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 import torch
 from torch import nn
@@ -14,12 +14,14 @@ from torch import nn
 from emmy.errors import ModelFileError, UsageError
 from emmy.frontend.archive import check_archive, open_strict, read_member
 from emmy.frontend.capture import capture, from_exported, quiet
+from emmy.frontend.exported import Exported
 from emmy.frontend.pickles import globals_of, is_plain
 from emmy.frontend.program import Program
 from emmy.ir.torch_types import TORCH
 
 _EXPORT: Final = "export it: torch.export.save(torch.export.export(model.eval(), inputs), 'model.pt2')"
-_SPEC: Final = re.compile(r"(\w+)\[([\d,\s]*)\]")
+_TOKEN: Final = re.compile(r"\w+|\S")
+_NUMBER: Final = re.compile(r"[0-9]+")
 
 
 def load_file(path: str | Path, trust_pickle: bool = False, inputs: str | None = None) -> Program:
@@ -135,20 +137,6 @@ def _load_exported(file: IO[bytes], what: str, name: str) -> Program:
         ) from e
 
 
-class Exported:
-    """The exported program as PyTorch runs it; made when it is first called."""
-
-    def __init__(self, exported: torch.export.ExportedProgram) -> None:
-        self.exported = exported
-        self.module: Callable[..., Any] | None = None
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.module is None:
-            self.module = self.exported.module(check_guards=False)
-        with torch.no_grad():
-            return self.module(*args, **kwargs)
-
-
 def _load_module(file: IO[bytes], what: str, name: str, trusted: bool, inputs: str | None, found: set[str]) -> Program:
     """A pickled module; `found` are the globals that its pickle names."""
     if all(is_plain(n) for n in found):
@@ -183,21 +171,52 @@ def _load_module(file: IO[bytes], what: str, name: str, trusted: bool, inputs: s
 def example_tensors(spec: str) -> tuple[torch.Tensor, ...]:
     """Seeded example tensors of the types in `f32[1,32,2048],i64[1,32]`; integers are 0 or 1.
 
-    UsageError names the part that is not of that form.
+    UsageError shows the place that is not of that form.
     """
-    found = list(_SPEC.finditer(spec))
-    rest = re.sub(r"[\s,]", "", _SPEC.sub("", spec))
-    if not found or rest:
-        raise UsageError(f"--inputs {spec!r} is not understood near {rest or spec!r}", "write it as f32[1,32],i64[4]")
+    found = _parse_inputs(spec)
     generator = torch.Generator().manual_seed(0)
     out: list[torch.Tensor] = []
-    for match in found:
-        name, dims = match.group(1), [int(d) for d in match.group(2).replace(" ", "").split(",") if d]
-        if name not in TORCH:
-            raise UsageError(f"--inputs: {name} is no element type", f"use one of {', '.join(TORCH)}")
+    for name, dims in found:
         dtype = TORCH[name]
         if dtype.is_floating_point:
             out.append(torch.randn(dims, generator=generator).to(dtype))
         else:
             out.append(torch.randint(0, 2, dims, generator=generator).to(dtype))
     return tuple(out)
+
+
+def _parse_inputs(spec: str) -> list[tuple[str, list[int]]]:
+    """(element type, extents) of each input: `input = dtype "[" [number {"," number}] "]"`, separated by commas."""
+    tokens = [(m.group(), m.start()) for m in _TOKEN.finditer(spec)] + [("", len(spec))]
+    found: list[tuple[str, list[int]]] = []
+    at = 0
+
+    def take(fits: Callable[[str], object], wanted: str) -> str:
+        nonlocal at
+        token, start = tokens[at]
+        if not fits(token):
+            raise _misspelt(spec, start, wanted)
+        at += 1
+        return token
+
+    while True:
+        dtype = take(TORCH.__contains__, f"an element type ({', '.join(TORCH)})")
+        take("[".__eq__, "the extents in brackets")
+        dims: list[int] = []
+        while tokens[at][0] != "]":
+            dims.append(int(take(_NUMBER.fullmatch, "a number or ]")))
+            if tokens[at][0] != "]":
+                take(",".__eq__, "a comma or ]")
+        at += 1
+        found.append((dtype, dims))
+        if at == len(tokens) - 1:
+            return found
+        take(",".__eq__, "a comma or the end")
+
+
+def _misspelt(spec: str, at: int, wanted: str) -> UsageError:
+    """The text with a mark under the place, counted from 1."""
+    return UsageError(
+        f"--inputs: expected {wanted} at character {at + 1}\n  {spec}\n  {' ' * at}^",
+        "write each input as dtype[extent,…], with commas between them: f32[1,32],i64[4]",
+    )

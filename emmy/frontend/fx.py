@@ -7,7 +7,6 @@ reads is dropped.  Regions that only set a mode (no_grad, autocast) were inlined
 from __future__ import annotations
 
 import operator
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from torch.fx import Node as FxNode
 
 from emmy.errors import UnsupportedError
 from emmy.frontend.dtypes import dtype_name
+from emmy.frontend.lines import Owner, owner
 from emmy.frontend.symbolic import SizeNames
 from emmy.ir.graph import Input, Node, Ref
 from emmy.ir.loop import Const, Expr, Tensor
@@ -27,7 +27,6 @@ from emmy.ir.loop import Const, Expr, Tensor
 _EFFECT_FREE: Final = ("_assert", "sym_constrain_range", "_functional_assert", "_functional_sym_constrain_range")
 # Arguments that say where or how PyTorch stores a tensor, which the compiler decides itself.
 _PLACEMENT: Final = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
-_LIBRARY: Final = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n?([^\n]*)')
 
 
@@ -42,7 +41,7 @@ def source_of(node: FxNode, traces: Mapping[str, str]) -> str:
     fallback = ""
     for frames in (_FRAME.findall(t) for t in texts):
         written = [f for f in frames if not f[0].startswith("<eval_with_key>")]
-        own = [f for f in written if not f[0].startswith(_LIBRARY) and "/site-packages/torch/" not in f[0]]
+        own = [f for f in written if owner(f[0]) <= Owner.PACKAGE]  # a model library's own line says most
         if own:
             return _spelled(own[-1])
         fallback = fallback or (_spelled(written[-1]) if written else "")
@@ -169,10 +168,11 @@ class Walk:
         return name
 
     def _item(self, node: FxNode, where: str) -> Any:
-        source = self.values.get(node.args[0])  # type: ignore[arg-type]
-        if not isinstance(source, tuple):
+        operand, position = node.args
+        source = self.values.get(operand) if isinstance(operand, FxNode) else None
+        if not isinstance(source, tuple) or not isinstance(position, int):
             raise UnsupportedError(f"an item of something that is no tuple at {where}")
-        return source[node.args[1]]  # type: ignore[index]
+        return source[position]
 
     def _number(self, value: Any, where: str) -> Any:
         if isinstance(value, torch.SymInt):
@@ -194,8 +194,8 @@ class Walk:
         """`as_strided` reads memory by address: only sound for us where the operand is contiguous, as ours all are."""
         if not op.startswith("aten.as_strided"):
             return
-        operand = node.args[0].meta["val"]  # type: ignore[union-attr]
-        if not operand.is_contiguous():
+        operand = node.args[0]
+        if not isinstance(operand, FxNode) or not operand.meta["val"].is_contiguous():
             raise UnsupportedError(
                 f"as_strided of a tensor that is not contiguous at {where}", "call contiguous() first"
             )

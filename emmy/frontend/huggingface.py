@@ -14,8 +14,9 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -107,10 +108,18 @@ def find(id_or_dir: str) -> tuple[Path | None, Any, tuple[str, ...]]:
     known = bundled()
     if id_or_dir in known:
         return None, _config(known[id_or_dir]), ()
+    near = nearest(id_or_dir, known)
     raise UsageError(
         f"no model {id_or_dir}: not a file or folder, not in the local Hugging Face cache, and not bundled",
-        f"bundled are {', '.join(known)}",
+        f"did you mean {' or '.join(near)}?" if near else f"bundled are {', '.join(known)}",
     )
+
+
+def nearest(name: str, known: Iterable[str], most: int = 2) -> list[str]:
+    """The names that `name` may be a slip of, the nearest first: by letters without case, with or without the owner."""
+    spelt = {form: k for k in known for form in (k.lower(), k.lower().partition("/")[2])}
+    close = get_close_matches(name.lower(), spelt, n=2 * most, cutoff=0.8)
+    return list(dict.fromkeys(spelt[form] for form in close))[:most]
 
 
 def _config(path: Path) -> Any:

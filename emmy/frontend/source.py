@@ -47,6 +47,8 @@ def load(
 
         return load_code(code)
     assert source is not None
+    if not source.strip():
+        raise UsageError("the name of the model is empty", "name a file, a folder or a Hugging Face model")
     path = Path(source).expanduser()
     if path.is_file() or path.suffix in (".pt", ".pt2", ".pth"):
         _refuse(given, "a model file")

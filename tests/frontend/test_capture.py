@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+import emmy
 from emmy.errors import UnsupportedError, UsageError
 from emmy.frontend import interpret
 from emmy.frontend.capture import capture
+from emmy.frontend.lines import to_blame
 from emmy.ir.graph import Ref, ScalarInput
 
 # operation that must stay whole -> a function that uses it, and its operands' shapes
@@ -231,3 +239,84 @@ def test_a_dynamic_size_that_cannot_be_says_why() -> None:
     size = torch.export.Dim("s", min=2, max=64)
     with pytest.raises(UsageError, match=r"Constraints violated(.|\n)*specified range s <= 64"):
         capture(nn.Conv1d(3, 4, 3, stride=2, padding=1), (torch.randn(1, 3, 10),), dynamic_shapes=({2: size},))
+
+
+def through_the_standard_library(x: torch.Tensor) -> torch.Tensor:
+    return x + len(json.dumps({"sum": x.sum()}))
+
+
+def through_copy(x: torch.Tensor) -> torch.Tensor:
+    return copy.deepcopy(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "line"),
+    [
+        (through_the_standard_library, "return x + len(json.dumps"),
+        (through_copy, "return copy.deepcopy(x)"),
+        (lambda x: torch.from_numpy(x.numpy()), "torch.from_numpy(x.numpy())"),
+    ],
+)
+def test_an_error_inside_a_library_names_the_users_line(function: Callable[..., Any], line: str) -> None:
+    with pytest.raises(UsageError) as e:
+        capture(function, (torch.randn(4),))
+    assert "test_capture.py" in str(e.value) and line in str(e.value)
+    assert "/json/" not in str(e.value) and "copy.py" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("paths", "blamed"),
+    [
+        (["/home/me/model.py", "/usr/lib/python3.12/json/encoder.py"], 0),
+        (["/home/me/a.py", "/home/me/b.py", "/env/lib/python3.12/site-packages/torch/functional.py"], 1),
+        (["/home/me/a.py", "/env/lib/python3.12/site-packages/timm/vit.py", torch.functional.__file__], 0),
+        (["/env/lib/python3.12/site-packages/timm/vit.py", torch.functional.__file__, json.__file__], 0),
+        (["<code>", "<string>", "<frozen importlib._bootstrap>"], 0),
+        ([torch.functional.__file__, emmy.__file__], None),
+    ],
+)
+def test_the_innermost_line_of_the_user_is_blamed_then_that_of_a_package(paths: list[str], blamed: int | None) -> None:
+    assert to_blame(paths) == blamed
+
+
+def test_a_branch_on_data_prints_our_error_alone_and_what_the_model_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    def talks(x: torch.Tensor) -> torch.Tensor:
+        print("the model speaks", file=sys.stderr)
+        return x + 1 if x.sum() > 0 else x
+
+    with pytest.raises(UnsupportedError):
+        capture(talks, (torch.randn(4),))
+    streams = capsys.readouterr()
+    assert streams.out == "" and set(streams.err.split("\n")) == {"the model speaks", ""}
+
+
+class Holds(nn.Module):
+    def __init__(self, buffer: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("table", buffer)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+
+@pytest.mark.parametrize(
+    ("module", "args", "kwargs", "said"),
+    [
+        (torch.exp, (torch.eye(3).to_sparse(),), {}, r"argument \[0\] is a sparse tensor \(sparse_coo\)\n.*to_dense"),
+        (torch.add, (torch.eye(3), torch.eye(3).to_sparse()), {}, r"argument \[1\] is a sparse tensor"),
+        (lambda d: d["a"], ({"a": torch.eye(3).to_sparse()},), {}, r"argument \[0\]\['a'\] is a sparse tensor"),
+        (lambda *, a: a, (), {"a": torch.eye(3).to_sparse()}, r"argument \['a'\] is a sparse tensor"),
+        (torch.exp, (torch.zeros(3, dtype=torch.complex64),), {}, r"type complex64 at argument \[0\]"),
+        (Holds(torch.eye(3).to_sparse()), (torch.eye(3),), {}, "table is a sparse tensor"),
+    ],
+)
+def test_a_tensor_that_no_kernel_reads_is_named(
+    module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UnsupportedError, match=said):
+        capture(module, args, kwargs)
+
+
+def test_held_tensors_come_before_the_users() -> None:
+    program = capture(lambda x: x + torch.tensor([1.0, 2.0]), (torch.randn(2),))
+    assert [i.kind for i in program.graph.inputs] == ["constant", "user"]

@@ -219,6 +219,30 @@ def test_example_tensors_have_the_types_that_were_spelled() -> None:
     assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("spec", "at", "expected"),
+    [
+        ("", 1, "an element type"),
+        ("f32", 4, "the extents in brackets"),
+        ("f32[1,x]", 7, "a number or ]"),
+        ("f31[2]", 1, "an element type (f32,"),
+        ("f32[1,2] i64[3]", 10, "a comma or the end"),
+        ("f32[1,2],i64[3", 15, "a comma or ]"),
+        ("f32[1,2],", 10, "an element type"),
+        ("f32[-1]", 5, "a number or ]"),
+    ],
+)
+def test_misspelt_example_tensors_are_shown_with_the_place_and_the_right_form(
+    spec: str, at: int, expected: str
+) -> None:
+    with pytest.raises(UsageError) as e:
+        example_tensors(spec)
+    said, text, mark, form = str(e.value).split("\n")
+    assert said.startswith(f"--inputs: expected {expected}") and said.endswith(f"at character {at}")
+    assert text == f"  {spec}" and mark.index("^") == at + 1
+    assert form.endswith("f32[1,32],i64[4]")
+
+
 def test_file_object_is_not_needed_after_loading(tmp_path: Path) -> None:
     path = exported(tmp_path / "m.pt2")
     program = load_file(path)

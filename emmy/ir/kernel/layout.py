@@ -32,7 +32,8 @@ def element_offset(buffer: Buffer, index: Sequence[Index | int]) -> Index:
     chunk = 16 // BYTES[buffer.type]
     mask = (row >> buffer.layout.shift) & (swizzle - 1)
     column = np.asarray(index[-1])
-    return linear - column + ((column // chunk) ^ mask) * chunk + column % chunk
+    at: Index = linear - column + ((column // chunk) ^ mask) * chunk + column % chunk
+    return at
 
 
 def plain_offset(buffer: Buffer, index: Sequence[Index | int]) -> Index:
