@@ -96,7 +96,8 @@ def test_nodes_name_the_line_of_the_code() -> None:
     [
         ("x=", "line 1: invalid syntax"),
         ("x=1\ny=(", "line 2"),
-        ("", "no expression"),
+        ("", "the code is empty"),
+        ("# nothing", "no expression"),
         ("y=3", "no expression: 'y = 3'"),
         ("foo=bar\ntorch.exp(foo)", "line 1: foo=bar"),
         ("x=torch.randn(3)\nfoo(x)", "<code>:2: foo(x)"),

@@ -188,7 +188,7 @@ def test_flipped_bytes_never_load_something_else(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("inputs", "says"),
-    [(None, "--inputs"), ("f32", "near"), ("f99[1]", "f99"), ("f32[1,2] x", "near 'x'")],
+    [(None, "--inputs"), ("f32", "character 4"), ("f99[1]", "f99"), ("f32[1,2] x", "character 10")],
 )
 def test_inputs_of_a_pickled_module_must_be_spelled(tmp_path: Path, inputs: str | None, says: str) -> None:
     path = tmp_path / "module.pt"

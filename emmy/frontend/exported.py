@@ -1,0 +1,66 @@
+"""Programs that the user exported with `torch.export.export`, in memory or from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from emmy.errors import UsageError
+from emmy.frontend.capture import from_exported
+from emmy.frontend.program import Program
+from emmy.frontend.symbolic import bind_sizes
+
+
+class Exported:
+    """The exported program as PyTorch runs it; made when it is first called."""
+
+    def __init__(self, exported: torch.export.ExportedProgram) -> None:
+        self.exported = exported
+        self.module: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.module is None:
+            self.module = self.exported.module(check_guards=False)
+        with torch.no_grad():
+            return self.module(*args, **kwargs)
+
+
+def program_of(
+    exported: torch.export.ExportedProgram, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+) -> Program:
+    """The program of an exported one; its own example stands in where no arguments are given.
+
+    UsageError for arguments of another structure, shape or number than those that it was exported for.
+    """
+    program = from_exported(exported, args, kwargs, Exported(exported), "exported")
+    if args or kwargs:
+        check_fit(program, args, kwargs)
+    return program
+
+
+def check_fit(program: Program, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> None:
+    """UsageError unless the program takes arguments of this structure, these numbers, shapes and types."""
+    from emmy.ir.torch_types import NAMES
+
+    user = [i for i in program.graph.inputs if i.kind == "user"]
+    tensors = program.flatten(args, kwargs)
+    sizes = bind_sizes([(i.name, i.tensor) for i in user], tensors)
+    check_bounds(program, sizes)
+    for i, t in zip(user, tensors, strict=True):
+        if NAMES.get(t.dtype) != i.tensor.dtype:
+            raise UsageError(
+                f"input {i.name} is {i.tensor.text}, got a tensor of type {t.dtype}", "convert it with .to"
+            )
+
+
+def check_bounds(program: Program, sizes: Mapping[str, int]) -> None:
+    """UsageError for a size outside the bounds that the program was exported for."""
+    for v in program.graph.sizes:
+        high = "" if v.high is None else str(v.high)
+        if sizes[v.name] < v.low or (v.high is not None and sizes[v.name] > v.high):
+            raise UsageError(
+                f"size {v.name} is {sizes[v.name]}, the program was exported for {v.low}..={high}",
+                "export it again with wider bounds",
+            )
