@@ -41,12 +41,23 @@ def test_values_are_checked_against_float64_and_eager(emmy: Emmy) -> None:
     assert output["ours"]["error"] <= output["ours"]["tolerance"]
 
 
+LINEAR = "x=torch.randn(33, 256).half()\nw=torch.randn(130, 256).half()\nF.gelu(F.linear(x, w))"
+
+
 @pytest.mark.gpu
-def test_every_backend_is_timed(emmy: Emmy) -> None:
-    done = emmy("run", "--bench", "--bench-backends", "eager,tcompile,emmy", "--repeats", "5", "--json", "-c", NORM)
+@pytest.mark.filterwarnings("ignore")  # what torch.compile imports warns of itself
+@pytest.mark.parametrize("code", [NORM, LINEAR])
+def test_every_backend_is_timed(emmy: Emmy, code: str) -> None:
+    pytest.importorskip("triton", reason="torch.compile needs Triton on a GPU")
+    bench = ("--bench", "--bench-backends", "eager,tcompile,emmy", "--repeats", "5", "--json")
+    # no pool of processes that compile ahead: one kernel is compiled here
+    done = emmy("run", *bench, "-c", code, TORCHINDUCTOR_COMPILE_THREADS="1")
     result = json.loads(done.out)
-    assert result["timings"].keys() | result["lost"].keys() == {"eager", "tcompile", "emmy"}
-    assert all(t["n"] == 5 and t["median_us"] > 0 for t in result["timings"].values())
+    assert done.code == 0 and result["ok"] and result["lost"] == {}
+    assert list(result["timings"]) == ["eager", "tcompile", "emmy"]
+    assert all(t["n"] == 5 and 0 < t["p10_us"] <= t["median_us"] <= t["p90_us"] for t in result["timings"].values())
+    assert all(t["l2"] == "cold" for t in result["timings"].values())
+    assert result["timings"]["emmy"]["method"] == "graph"
 
 
 @pytest.mark.gpu
@@ -129,6 +140,33 @@ def test_times_are_beside_each_other(emmy: Emmy, on_cpu) -> None:
     rows = {line.split()[0]: line.split()[1:] for line in done.out.splitlines() if line[:5] in ("eager", "emmy ")}
     assert rows["eager"][0] == "20.00" and rows["eager"][3] == "2.00x" and rows["emmy"][3] == "1.00x"
     assert rows["emmy"][4:] == ["cold,", "graph"]
+
+
+@pytest.mark.parametrize("code", [NORM, LINEAR])
+def test_torch_compile_is_timed_beside_the_others(emmy: Emmy, on_cpu, monkeypatch, code: str) -> None:
+    """With its own backend left out, which needs a compiler: what is under test is that it can trace the program."""
+    import torch
+
+    whole = torch.compile
+    monkeypatch.setattr("torch.compile", lambda f: whole(f, backend="eager", fullgraph=True))
+    monkeypatch.setattr("emmy.runtime.bench.measure", timed(eager=20.0, tcompile=15.0, emmy=10.0))
+    bench = ("--bench", "--bench-backends", "eager,tcompile,emmy", "--json", "--target", "sm_89", "--no-check")
+    result = json.loads(emmy("run", *bench, "-c", code).out)
+    assert result["ok"] and result["lost"] == {} and result["slower_than"] == ""
+    assert [round(t["median_us"]) for t in result["timings"].values()] == [20, 15, 10]
+
+
+def test_a_backend_that_fails_is_named_with_its_reason(emmy: Emmy, on_cpu, monkeypatch) -> None:
+    from torch._dynamo.exc import TorchDynamoException
+
+    def fails() -> None:
+        raise TorchDynamoException("no Triton here")
+
+    monkeypatch.setattr("torch.compile", lambda f: fails)
+    done = emmy("run", "--bench", "--bench-backends", "eager,tcompile,emmy", "--json", *SMALL)
+    result = json.loads(done.out)
+    assert done.code == 0 and result["timings"].keys() == {"eager", "emmy"}
+    assert "no Triton here" in result["lost"]["tcompile"]
 
 
 def test_being_slower_is_a_finding_only_where_it_was_asked_for(emmy: Emmy, on_cpu, monkeypatch) -> None:
