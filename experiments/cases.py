@@ -32,6 +32,11 @@ class Case:
     def group(self) -> str:
         return self.name.split("/")[0]
 
+    @property
+    def whole(self) -> bool:
+        """A model with all its layers: minutes of work, where other cases take seconds."""
+        return bool(self.model) and "layer" not in dict(self.options)
+
 
 def rand(name: str, dtype: str, *shape: int) -> str:
     """A statement that makes a random tensor."""

@@ -10,7 +10,7 @@ import math
 import pickle
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 
 from emmy.codegen.cuda import source
 from emmy.codegen.lower import lower
-from emmy.errors import EmmyError
+from emmy.errors import CompileError, EmmyError
 from emmy.frontend.program import Program
 from emmy.frontend.source import load
 from emmy.ir.evaluate import integer
@@ -81,26 +81,37 @@ class Task:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
+class Kernels(CubinCache):
+    """Compiles at most `threads` kernels at once, since other processes compile beside this one; 0: one a core."""
+
+    def __init__(self, folder: Path, threads: int) -> None:
+        super().__init__(folder)
+        self.threads = threads
+
+    def compile_many(self, jobs: Sequence[Job], workers: int | None = None) -> list[Compiled | CompileError]:
+        return super().compile_many(jobs, workers or self.threads or None)
+
+
 def load_case(case: Case) -> Program:
     if case.model:
         return load(case.model, **dict(case.options))  # type: ignore[arg-type]
     return load(None, case.code)
 
 
-def saturate_case(case: Case, arch: str, folder: Path) -> Saturation:
+def saturate_case(case: Case, arch: str, folder: Path, threads: int = 0) -> Saturation:
     """The case compiled without any evidence, so that what is tested does not depend on the machine's history."""
     options = Options(target(arch), place=case.place, golden="", database=folder / "no-evidence.duckdb")
-    return saturate_program(load_case(case), options, cache=CubinCache(folder))
+    return saturate_program(load_case(case), options, cache=Kernels(folder, threads))
 
 
 def file_of(folder: Path, name: str) -> Path:
     return folder / "tasks" / (name.replace("/", "__") + ".pickle")
 
 
-def prepare(case: Case, arch: str, folder: Path, seed: int) -> list[dict[str, Any]]:
+def prepare(case: Case, arch: str, folder: Path, seed: int, threads: int) -> list[dict[str, Any]]:
     """Write the case's tasks and return a record of each: `status` is `ready`, or what went wrong before any launch."""
     began = time.perf_counter()
-    s = saturate_case(case, arch, folder)
+    s = saturate_case(case, arch, folder, threads)
     facts = {"prepare_s": round(time.perf_counter() - began, 2), **facts_of(s.plan)}
     base = task_of(case, s, facts)
     write(folder, base)

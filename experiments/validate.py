@@ -2,10 +2,11 @@
 
     python -m experiments.validate --out OUT [--only REGEX] [--budget SECONDS] [--no-models] [--cpu]
 
-Cases are saturated, lowered and compiled by a crew of processes; what is ready is executed by other processes, so that
-a kernel that hangs or faults costs its own case.  `OUT/results.jsonl` grows as results come, `OUT/results.json` and
-`OUT/results.md` are written at the end; the table is printed last.  `--cpu` compiles only and lets PyTorch's own
-result stand for ours.  Exit code 1 when a case is wrong, failed or was skipped.
+Cases are saturated, lowered and compiled by crews of processes, whole models by one of their own; what is ready is
+executed by other processes, so that a kernel that hangs or faults costs its own case.  `OUT/results.jsonl` grows as
+results come, `OUT/results.json` and `OUT/results.md` are written at the end; the table is printed last.  `--cpu`
+compiles only and lets PyTorch's own result stand for ours.  Exit code 1 when a case is wrong, failed or was
+skipped.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def arguments() -> argparse.Namespace:
     p.add_argument("--cpu", action="store_true", help="compile only; no GPU is touched")
     p.add_argument("--arch", default="sm_90a")
     p.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that compile")
-    p.add_argument("--prepare-seconds", type=float, default=330, help="most that one case may take to compile")
+    p.add_argument("--prepare-seconds", type=float, default=330, help="most that one case, no whole model, may take")
     p.add_argument("--gpu-jobs", type=int, default=3, help="processes that execute")
     p.add_argument("--sample", type=int, default=10, help="random rows of a family for each sampled body")
     p.add_argument("--thin", type=int, default=1, help="take every so many-th case of odd shapes")
@@ -104,8 +105,8 @@ def main() -> int:
     options = [word for name in same for word in (f"--{name}", str(getattr(o, name)))]
     command = [sys.executable, "-m", "experiments.worker", *options, *(["--cpu"] if o.cpu else [])]
 
-    def worker(kind: str, environ: dict[str, str]) -> Any:
-        return lambda k: Worker(command, environ, o.out / f"{kind}-{k}.log")
+    def worker(kind: str, environ: dict[str, str], *more: str) -> Any:
+        return lambda k: Worker([*command, *more], environ, o.out / f"{kind}-{k}.log")
 
     def executed(message: Message, answer: Message) -> None:
         run.result(message["task"], verdict(answer))
@@ -124,12 +125,20 @@ def main() -> int:
     deadline = began + o.budget - 10
     one_thread = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     execution = Crew(1 if o.cpu else o.gpu_jobs, worker("execute", one_thread if o.cpu else {}), 90, deadline, executed)
-    preparation = Crew(
-        min(o.jobs, len(cases)), worker("prepare", one_thread), o.prepare_seconds, deadline - 15, prepared
-    )
-    for case in cases:
-        preparation.put({"case": case.name})
-    preparation.finish()
+    # whole models start first, may take until the deadline, and go before others where these want the same cores
+    threads = str(max(2, o.jobs // 4))
+    whole, rest = [c for c in cases if c.whole], [c for c in cases if not c.whole]
+    first = worker("whole", one_thread, "--threads", threads)
+    then = worker("prepare", one_thread, "--threads", "1", "--nice", "10")
+    crews = [
+        Crew(len(whole), first, o.budget, deadline - 15, prepared),
+        Crew(min(max(1, o.jobs - len(whole)), len(rest)), then, o.prepare_seconds, deadline - 15, prepared),
+    ]
+    for crew, some in zip(crews, (whole, rest), strict=True):
+        for case in some:
+            crew.put({"case": case.name})
+    for crew in crews:
+        crew.finish()
     print(f"prepared {len(cases)} cases after {time.monotonic() - began:.0f} s", flush=True)
     execution.finish()
     return report(o, run, time.monotonic() - began)

@@ -27,8 +27,11 @@ def main() -> None:
     options.add_argument("--seed", type=int, required=True)
     options.add_argument("--sample", type=int, required=True)
     options.add_argument("--runs", type=int, required=True)
+    options.add_argument("--threads", type=int, default=0, help="kernels compiled at once; 0: one a core")
+    options.add_argument("--nice", type=int, default=0)
     options.add_argument("--cpu", action="store_true")
     o = options.parse_args()
+    os.nice(o.nice)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not mix with the answers
     faulthandler.register(signal.SIGUSR1)
@@ -44,7 +47,7 @@ def prepared(case: Case, o: argparse.Namespace) -> dict[str, Any]:
     from experiments.prepare import prepare
 
     try:
-        return {"records": prepare(case, o.arch, o.out, o.seed)}
+        return {"records": prepare(case, o.arch, o.out, o.seed, o.threads)}
     except EmmyError as e:
         where = traceback.extract_tb(e.__traceback__)[-1]
         reason = f"{type(e).__name__}: {e.what} ({Path(where.filename).name}:{where.lineno})"
