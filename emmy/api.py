@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import fields
+from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
+from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from emmy.arguments import require, shortened
+from emmy.egraph.model import Limits
 from emmy.errors import InputError, UsageError
 from emmy.executable import Executable
 from emmy.frontend.capture import capture
+from emmy.frontend.exported import check_fit, program_of
 from emmy.frontend.program import Program
 from emmy.ir.schedule import Pin
 from emmy.ir.target import TARGETS, Target
@@ -31,6 +38,17 @@ if TYPE_CHECKING:
 
 DEFAULT_ARCH: Final = "sm_90a"
 MAX_VARIANTS: Final = 8
+_TYPES: Final[dict[str, tuple[type | tuple[type, ...], str]]] = {
+    "place": (str, "fuse, cut or nothing"),
+    "held": ((str, list, tuple, Set), "a rule's name, or several"),
+    "passes": (str, "a prefix of dolfstpkc"),
+    "limits": (Limits, "an emmy.egraph.model.Limits"),
+    "fallback": (bool, "True or False"),
+    "strict_evidence": (bool, "True or False"),
+    "check": (bool, "True or False"),
+    "database": ((str, Path, NoneType), "the path of an evidence store"),
+    "golden": ((str, os.PathLike, NoneType), "the path of a golden file"),
+}
 
 
 def build_options(target: str | Target | None = None, settings: Settings | None = None, **options: Any) -> Options:
@@ -39,6 +57,7 @@ def build_options(target: str | Target | None = None, settings: Settings | None 
     What is not given comes from the environment (EMMY_KNOBS, EMMY_PLACE, EMMY_TUNE_DB, EMMY_GOLDEN_FILE); the target
     from the local card, else sm_90a.  UsageError for a keyword that is none.
     """
+    require("target", target, (str, Target, NoneType), "a name such as sm_90a, or a Target")
     known = {f.name for f in fields(Options)} - {"target"}
     wrong = sorted(options.keys() - known)
     if wrong:
@@ -49,8 +68,16 @@ def build_options(target: str | Target | None = None, settings: Settings | None 
         **options,
     }  # fmt: skip
     given["pins"] = _pins(given["pins"])
+    for name in given.keys() & _TYPES.keys():
+        require(name, given[name], *_TYPES[name])
     held = given.get("held", ())
     given["held"] = frozenset([held] if isinstance(held, str) else held)
+    for name in given["held"]:
+        require("a name in held", name, str, "names of rules")
+    if isinstance(given["database"], str):
+        given["database"] = Path(given["database"]).expanduser()
+    if isinstance(given["golden"], os.PathLike):
+        given["golden"] = os.fspath(given["golden"])
     return Options(target=pick_target(target), **given)
 
 
@@ -64,13 +91,17 @@ def pick_target(target: str | Target | None) -> Target:
 
 
 def _pins(value: str | Pin | Sequence[str | Pin]) -> tuple[Pin, ...]:
+    wanted = "a row's text such as WORK=t256, a Pin, or a sequence of them"
+    require("pins", value, (str, Pin, list, tuple, Set), wanted)
     if isinstance(value, str | Pin):
         value = [value] if value else []
+    for p in value:
+        require("a pin", p, (str, Pin), wanted)
     return tuple(p if isinstance(p, Pin) else Pin.parse(p) for p in value)
 
 
 def saturate(
-    module: Callable[..., Any] | Program,
+    module: Callable[..., Any] | Program | ExportedProgram,
     inputs: Sequence[Any] = (),
     *,
     target: str | Target | None = None,
@@ -82,7 +113,7 @@ def saturate(
     """Compile a module, function or captured program for a card, which need not be there.
 
     Args:
-        module: captured on `inputs` and `kwargs` unless it is a `Program`.
+        module: captured on `inputs` and `kwargs`.  A `Program` was, and an `ExportedProgram` needs none.
         dynamic_shapes: as `torch.export.export` takes it.
         target: `sm_89`, a `Target`, or None for the local card.
         observe: called with (stage, result, seconds) after each stage.
@@ -90,22 +121,49 @@ def saturate(
     Raises:
         UsageError, UnsupportedError, PinError, LoweringError, EvidenceError.
     """
-    args = _positional(inputs)
-    program = module if isinstance(module, Program) else _capture(module, args, dict(kwargs or {}), dynamic_shapes)
-    return saturate_program(program, build_options(target, **options), observe)
+    if observe is not None and not callable(observe):
+        raise UsageError(f"observe is {shortened(observe)}", "give a function of (stage, result, seconds)")
+    built = build_options(target, **options)
+    program = _captured(module, _positional(inputs), _named(kwargs), dynamic_shapes)
+    return saturate_program(program, built, observe)
 
 
 def _positional(inputs: Sequence[Any]) -> tuple[Any, ...]:
     """A tensor is a sequence too, of its rows, and is never meant as one."""
     if isinstance(inputs, Tensor):
         raise UsageError("inputs is a tensor", "give the arguments as a sequence: (x,)")
+    require("inputs", inputs, (list, tuple), "the arguments as a tuple: (x,)")
     return tuple(inputs)
+
+
+def _named(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+    require("kwargs", kwargs, (Mapping, NoneType), "a dict of keyword arguments")
+    for name in kwargs or ():
+        require("a name in kwargs", name, str, "names of parameters")
+    return dict(kwargs or {})
+
+
+def _captured(
+    module: Callable[..., Any] | Program | ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any],
+    dynamic_shapes: Any,
+) -> Program:  # fmt: skip
+    if dynamic_shapes is not None and isinstance(module, Program | ExportedProgram):
+        raise UsageError(f"dynamic_shapes: the {type(module).__name__} has its own", "give them when it is captured")
+    if isinstance(module, Program):
+        return module
+    if isinstance(module, ExportedProgram):
+        return program_of(module, args, kwargs)
+    return _capture(module, args, kwargs, dynamic_shapes)
+
+
+def _check_module(module: object) -> None:
+    if not callable(module) and not isinstance(module, Program):
+        raise UsageError(f"{type(module).__name__} is no module or function", "emmy.load opens files and model names")
 
 
 def _capture(module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> Program:
     """Captured where the module's parameters are, so that they need not be moved for it."""
-    if not callable(module):
-        raise UsageError(f"{type(module).__name__} is no module or function", "emmy.load opens files and model names")
+    _check_module(module)
     first = next(iter(module.parameters()), None) if isinstance(module, torch.nn.Module) else None
     if first is not None:
         args, kwargs = pytree.tree_map_only(Tensor, lambda t: t.detach().to(first.device), (args, kwargs))
@@ -113,7 +171,7 @@ def _capture(module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 
 
 def compile(
-    module: Callable[..., Any],
+    module: Callable[..., Any] | Program | ExportedProgram,
     inputs: Sequence[Any] | None = None,
     *,
     kwargs: Mapping[str, Any] | None = None,
@@ -123,18 +181,21 @@ def compile(
     cache: CubinCache | None = None,
     **options: Any,
 ) -> CompiledFunction:
-    """A callable that runs the module or function as generated kernels.
+    """A callable that runs the module, function or exported program as generated kernels.
 
     It is compiled from `inputs` (and `kwargs`) now, or from the arguments of its first call.  A call with tensors of
     other shapes or types, or with other numbers, compiles once more; the `max_variants` last used are kept.  Sizes
-    named in `dynamic_shapes` are served by one compile.  Arguments are CUDA tensors (and numbers, None), in any pytree.
-    Results carry no gradient, and a later change of a weight need not reach them.
+    named in `dynamic_shapes`, or when a program was exported, are served by one compile.  Arguments are CUDA tensors
+    (and numbers, None), in any pytree.  Results carry no gradient, and a later change of a weight need not reach them.
     """
+    require("max_variants", max_variants, int, "a whole number")
+    require("cache", cache, (CubinCache, NoneType), "a CubinCache")
+    _check_module(module)
     made = CompiledFunction(
         module, dynamic_shapes, build_options(target, **options), max_variants, cache or CubinCache()
     )
     if inputs is not None or kwargs is not None:
-        made.prepare(_positional(inputs if inputs is not None else ()), dict(kwargs or {}))
+        made.prepare(_positional(inputs if inputs is not None else ()), _named(kwargs))
     return made
 
 
@@ -142,8 +203,9 @@ class CompiledFunction:
     """What `emmy.compile` returns."""
 
     def __init__(
-        self, module: Callable[..., Any], dynamic_shapes: Any, options: Options, max_variants: int, cache: CubinCache
-    ) -> None:
+        self, module: Callable[..., Any] | Program | ExportedProgram, dynamic_shapes: Any, options: Options,
+        max_variants: int, cache: CubinCache,
+    ) -> None:  # fmt: skip
         if max_variants < 1:
             raise UsageError(f"max_variants is {max_variants}", "keep at least one")
         self.module, self.dynamic_shapes, self.options = module, dynamic_shapes, options
@@ -176,13 +238,15 @@ class CompiledFunction:
 
     def _serving(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: torch.device) -> object | None:
         """The key of a variant with symbolic sizes that takes these shapes."""
-        if self.dynamic_shapes is None:
+        if self.dynamic_shapes is None and not isinstance(self.module, Program | ExportedProgram):
             return None
         variants = self._variants.items()
         return next((k for k, v in variants if v.device == device and serves(v.program, args, kwargs)), None)
 
     def _make(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: torch.device) -> Executable:
-        program = _capture(self.module, args, dict(kwargs), self.dynamic_shapes)
+        program = _captured(self.module, args, dict(kwargs), self.dynamic_shapes)
+        if isinstance(self.module, Program):
+            check_fit(program, args, kwargs)
         saturation = saturate_program(program, self.options, cache=self.cache)
         return Executable(program, saturation.plan, device=device, cache=self.cache)
 

@@ -19,7 +19,7 @@ from emmy.egraph.fusion import Launch
 from emmy.egraph.model import Limits, ModelGraph, saturate
 from emmy.egraph.naming import Names, unique
 from emmy.errors import EmmyError, LoweringError, UsageError
-from emmy.extract.choice import Candidate, Choice
+from emmy.extract.choice import Candidate, Choice, Unmade
 from emmy.extract.evidence import predicted_share, require_measured
 from emmy.extract.lookup import evidence_for_compile
 from emmy.extract.records import Regime
@@ -83,9 +83,8 @@ def _check_held(held: frozenset[str]) -> None:
     for name in sorted(held - known):
         # the report writes a rule as SET/NAME
         near = [n for n in (name.rpartition("/")[2],) if n in known] or get_close_matches(name, known)
-        raise UsageError(
-            f"no rule is called {name!r}", f"near it: {', '.join(near)}" if near else "report.txt lists those that fire"
-        )
+        hint = f"near it: {', '.join(near)}" if near else "`emmy saturate` writes report.txt, which names them"
+        raise UsageError(f"no rule is called {name!r}", hint)
 
 
 @dataclass
@@ -242,7 +241,7 @@ class _Kernels:
         """Choose, lower and check until nothing is refused."""
         by_id = {l.id: l for l in self.model.launches}
         while True:
-            choice = self.selection.run(self._opaque_candidates(), self.options.place)
+            choice = self._choose()
             updates = (by_id[c.id].in_place for c in choice.candidates if c.id in by_id)
             self.names.in_place = dict(u for u in updates if u is not None)
             chosen: list[Chosen | ChosenOpaque] = []
@@ -272,6 +271,26 @@ class _Kernels:
                 )
             if not refused and not self._refuse_uncompilable(chosen):
                 return choice, chosen
+
+    def _choose(self) -> Choice:
+        try:
+            return self.selection.run(self._opaque_candidates(), self.options.place)
+        except Unmade as e:
+            what = "; ".join(dict.fromkeys(self._described(t) for t in e.roots))
+            wanted = ", ".join(dict.fromkeys(self.names.tensor(t) for t in e.tensors))
+            raise LoweringError(
+                f"no kernel makes {what}\n  it is needed for {wanted}\n{self.selection.refusal_text()}",
+                "lift the restrictions (held rules, pins, placement): without them every operation has a plain kernel",
+            ) from e
+
+    def _described(self, tensor: int) -> str:
+        """A tensor as the user knows it: the Torch operation that it is (a part of), its name, and the user's line."""
+        owner = self.names.owner(tensor)
+        if owner < 0:
+            return f"the tensor {self.names.tensor(tensor)}"
+        node = self.program.graph.nodes[owner]
+        whole = "" if tensor in self.names.final else "a part of "
+        return f"{whole}{node.op} ({node.name}){f' at {node.source}' if node.source else ''}"
 
     def _buffers(self, tensors: tuple[int, ...]) -> tuple[str, ...]:
         return tuple(self.names.tensor(t) for t in tensors)

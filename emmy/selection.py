@@ -58,7 +58,10 @@ class Priced:
 
 @dataclass(slots=True)
 class Selection:
-    """Prices bodies and chooses launches; `refuse` takes a row out and the next `run` decides again."""
+    """Prices bodies and chooses launches; `refuse` takes a row out and the next `run` decides again.
+
+    `run` raises `Unmade` where nothing is left that makes an output; `refusal_text` then says what was refused.
+    """
 
     model: ModelGraph
     target: Target
@@ -141,22 +144,26 @@ class Selection:
         rows = [s for s in self.rows[body.hash] if (body.hash, s.family, s.row.text) not in self.refused]
         pinned = [s for s in rows if any(p.matches(s.row) for p in self.pins)] if self.pins else []
         rows = pinned or rows
-        result = None
-        if rows:
-            seconds = predict_many(self.work(body), [s.config for s in rows], self.target)
-            options = [
-                RowOption(s.row.text, s.family, float(t), i == len(rows) - 1)
-                for i, (s, t) in enumerate(zip(rows, seconds, strict=True))
-            ]
-            sizes = tuple((n, self.sizes[n]) for n in body.sizes)
+        self.priced[body.hash] = self._best(body, rows) if rows else None
+        return self.priced[body.hash]
+
+    def _best(self, body: Body, rows: list[Scheduled]) -> Priced | None:
+        seconds = predict_many(self.work(body), [s.config for s in rows], self.target)
+        options = [
+            RowOption(s.row.text, s.family, float(t), i == len(rows) - 1)
+            for i, (s, t) in enumerate(zip(rows, seconds, strict=True))
+        ]
+        sizes = tuple((n, self.sizes[n]) for n in body.sizes)
+        try:
             decision = decide(
                 body.hash, options, self.evidence.measured(body.hash), self.regime,
                 failures=self.evidence.failed(body.hash), sizes=sizes, bias=self.bias(), arch=self.target.arch,
             )  # fmt: skip
-            chosen = next(s for s in rows if s.row.text == decision.row and s.family == decision.family)
-            result = Priced(body, chosen, decision, len(rows))
-        self.priced[body.hash] = result
-        return result
+        except LoweringError as e:  # the store knows of no row that works; other bodies may do
+            self.refused[(body.hash, "any", "row")] = e.what
+            return None
+        chosen = next(s for s in rows if s.row.text == decision.row and s.family == decision.family)
+        return Priced(body, chosen, decision, len(rows))
 
     def bias(self) -> Mapping[str, float]:
         """How much longer each family's launches took on this card than predicted."""
@@ -276,12 +283,9 @@ class Selection:
             run.append(Candidate(l.id, l.results, ops, cost, key, estimate[1].hash))
         given = frozenset(self.model.inputs) - {t for c in fixed for t in c.outs}
         outputs = frozenset(self.model.outputs)
-        try:
-            main = choose(run, given | folded, outputs - folded, order, time_limit=limit)
-            needed = (outputs | {t for c in main.candidates for t in c.ops}) & folded
-            first = choose(build, given, needed, order, time_limit=limit)
-        except LoweringError as e:
-            raise LoweringError(f"{e.what}\n{self.refusal_text()}", e.do) from e
+        main = choose(run, given | folded, outputs - folded, order, time_limit=limit)
+        needed = (outputs | {t for c in main.candidates for t in c.ops}) & folded
+        first = choose(build, given, needed, order, time_limit=limit)
         return replace(main, candidates=(*first.candidates, *main.candidates), makers={**first.makers, **main.makers})
 
     def _copy_back(self, launch: Launch) -> float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,8 @@ from torch import nn
 
 import emmy
 from emmy.api import build_options, serves
-from emmy.errors import InputError, UnsupportedError, UsageError
+from emmy.egraph.model import Limits
+from emmy.errors import InputError, LoweringError, UnsupportedError, UsageError
 from emmy.frontend.capture import capture
 from emmy.frontend.reference import interpret
 from emmy.settings import Settings
@@ -250,3 +253,130 @@ def test_inputs_are_a_sequence_and_the_module_is_callable() -> None:
         emmy.compile(nn.Linear(4, 2), torch.randn(1, 4))
     with pytest.raises(UsageError, match="str is no module"):
         emmy.saturate("model.pt2", (torch.randn(1, 4),))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"pins": 3}, "pins is 3, of type int"),
+        ({"pins": ["WORK=t32", 3]}, "a pin is 3"),
+        ({"held": 3}, "held is 3"),
+        ({"held": [3]}, "a name in held is 3"),
+        ({"place": None}, "place is None"),
+        ({"passes": 3}, "passes is 3"),
+        ({"limits": 3}, r"limits is 3, of type int\n.*Limits"),
+        ({"check": 1}, "check is 1"),
+        ({"fallback": "no"}, "fallback is 'no'"),
+        ({"strict_evidence": None}, "strict_evidence is None"),
+        ({"database": 3}, "database is 3"),
+        ({"golden": 3}, "golden is 3"),
+        ({"target": 90}, r"target is 90, of type int\n.*sm_90a"),
+        ({"kwargs": [1]}, "kwargs is"),
+        ({"kwargs": {1: 2}}, "a name in kwargs is 1"),
+        ({"inputs": 3}, r"inputs is 3, of type int\n.*\(x,\)"),
+        ({"inputs": "x"}, "inputs is 'x'"),
+        ({"observe": 3}, "observe is 3"),
+    ],
+)
+def test_an_argument_of_the_wrong_type_is_wrong_usage(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        emmy.saturate(torch.neg, **{"inputs": (torch.randn(4),), **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"max_variants": "8"}, "max_variants is '8'"),
+        ({"max_variants": 0}, "max_variants is 0"),
+        ({"cache": 3}, "cache is 3"),
+        ({"module": 3}, "int is no module"),
+        ({"pins": 3}, "pins is 3"),
+    ],
+)
+def test_a_callable_is_made_from_arguments_of_the_right_types(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        emmy.compile(**{"module": torch.neg, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"source": 3}, "source is 3"),
+        ({"source": "openai-community/gpt2", "layer": "0"}, "layer is '0'"),
+        ({"source": "openai-community/gpt2", "seq_len": True}, "seq_len is True"),
+        ({"source": None, "code": 3}, "code is 3"),
+        ({"source": "m.pt2", "trust_pickle": "yes"}, "trust_pickle is 'yes'"),
+    ],
+)
+def test_a_model_is_named_by_text_and_its_sizes_are_numbers(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        emmy.load(**options)
+
+
+def test_files_are_named_by_text_or_path(tmp_path: Path) -> None:
+    given = build_options("sm_89", database=str(tmp_path / "e.duckdb"), golden=tmp_path / "g.json")
+    assert given.database == tmp_path / "e.duckdb" and given.golden == str(tmp_path / "g.json")
+
+
+@pytest.mark.parametrize("name", ["launches", "seconds", "megabytes"])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), "3", True])
+def test_a_limit_is_a_number_above_zero(name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=name if name == "launches" else rf"\(--max-{name}\)"):
+        Limits(**{name: value})
+
+
+def exported(**options: Any) -> torch.export.ExportedProgram:
+    return torch.export.export(nn.RMSNorm(8), (torch.randn(3, 8),), **options)
+
+
+def test_an_exported_program_compiles_like_the_module_it_came_from() -> None:
+    x = torch.randn(3, 8)
+    module = emmy.saturate(nn.RMSNorm(8), (x,), target="sm_89", check=False)
+    for inputs in ((), (x,)):
+        s = emmy.saturate(exported(), inputs, target="sm_89", check=False)
+        assert [l.source for l in s.launches] == [l.source for l in module.launches]
+        assert s.program.module is not None
+    torch.testing.assert_close(s.program.module(x), nn.RMSNorm(8)(x))
+
+
+def test_arguments_that_do_not_fit_the_exported_program_are_told() -> None:
+    rows = torch.export.Dim("rows", min=2, max=16)
+    bounded = exported(dynamic_shapes=({0: rows},))
+    assert emmy.saturate(bounded, (torch.randn(9, 8),), target="sm_89", check=False).launches
+    for program, inputs, said in (
+        (exported(), (torch.randn(4, 8),), r"shape \[4, 8\]"),
+        (exported(), (torch.randn(3, 8).half(),), "float16"),
+        (exported(), (torch.randn(3, 8), 1), "built like"),
+        (bounded, (torch.randn(17, 8),), r"17.*2\.\.=16"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            emmy.saturate(program, inputs, target="sm_89", check=False)
+    with pytest.raises(UsageError, match="dynamic_shapes"):
+        emmy.saturate(exported(), dynamic_shapes=({0: rows},), target="sm_89")
+
+
+@pytest.mark.gpu
+def test_an_exported_or_captured_program_is_called_like_its_module() -> None:
+    rows = torch.export.Dim("rows", min=2, max=16)
+    example = (torch.randn(3, 8),)
+    captured = capture(nn.RMSNorm(8), example, dynamic_shapes=({0: rows},))
+    for program in (exported(dynamic_shapes=({0: rows},)), captured):
+        fast = emmy.compile(program)
+        for n in (3, 7):
+            x = torch.randn(n, 8, device="cuda")
+            close(fast(x), nn.RMSNorm(8)(x.cpu()).cuda())
+        assert len(fast.variants) == 1
+        with pytest.raises(UsageError):
+            fast(torch.randn(17, 8, device="cuda"))
+
+
+def attends(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x @ w, -1)
+
+
+def test_an_operation_without_a_kernel_is_named_with_the_users_line() -> None:
+    with pytest.raises(LoweringError) as e:
+        emmy.saturate(attends, (torch.randn(4, 8), torch.randn(8, 8)), target="sm_89", check=False, held="lift-reduce")
+    told = str(e.value)
+    assert "aten.softmax.int (softmax)" in told and "return torch.softmax(x @ w, -1)" in told
+    assert "held rules: lift-reduce" in told and "report" not in told and "tensors [" not in told

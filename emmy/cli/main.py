@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import typer
 
@@ -29,10 +32,25 @@ app.command("doctor")(with_options(doctor_command, DoctorOptions))
 app.command("ops")(with_options(ops_command, OpsOptions))
 
 
+@contextmanager
+def _log_to_stderr() -> Iterator[None]:
+    """What Emmy logs reads like its notes: `emmy: …`, warnings and worse."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("emmy: %(message)s"))
+    handler.setLevel(logging.WARNING)
+    log = logging.getLogger("emmy")
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
 def main() -> None:
     """Exit codes: 0 ok, 1 a finding or failure, 2 wrong usage, 130 interrupted."""
     try:
-        app()
+        with _log_to_stderr():
+            app()
     except UsageError as e:
         print(f"emmy: {e}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from emmy.arguments import positive
 from emmy.egraph.anchors import Anchors, every_tensor, find_anchors
 from emmy.egraph.egg import Egg
 from emmy.egraph.fusion import LAUNCH_RULES, Fusion, Launch
@@ -37,11 +38,19 @@ BOUNDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Saturation stops cleanly when one is passed and keeps what it has.  Megabytes are of the whole process."""
+    """Saturation stops cleanly when one is passed and keeps what it has.  Megabytes are of the whole process.
+
+    Each is above zero, else UsageError.
+    """
 
     launches: int = 200_000
     seconds: float = 600.0
     megabytes: float = 16_000.0
+
+    def __post_init__(self) -> None:
+        positive("the limit of launches (--max-launches)", self.launches, int, "launches")
+        positive("the limit of time (--max-seconds)", self.seconds, float, "seconds")
+        positive("the limit of memory (--max-megabytes)", self.megabytes, float, "megabytes")
 
 
 @dataclass(slots=True)

@@ -25,12 +25,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from emmy.errors import LoweringError
-from emmy.extract.prune import order_candidates, prune, unreachable
+from emmy.extract.prune import lacking, order_candidates, prune, unreachable
 
 if TYPE_CHECKING:
     from emmy.extract.regions import Memo
 
 Method = Literal["optimal", "greedy"]
+
+
+class Unmade(LoweringError):
+    """Tensors that no candidate makes, lowest first: `tensors` of the outputs, and the `roots` that they wait for."""
+
+    def __init__(self, tensors: Sequence[int], roots: Sequence[int]) -> None:
+        super().__init__(f"no launch makes tensors {list(tensors)}: nothing makes {list(roots)}")
+        self.tensors, self.roots = tuple(tensors), tuple(roots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,7 @@ def choose(
     """The cheapest plan that makes `outputs` from `inputs`.
 
     `order` ranks tensors (a producer's operands usually rank below its results; where they do not, cycles are cut).
-    LoweringError names the tensors that nothing makes.
+    Unmade (a LoweringError) holds the tensors that nothing makes.
     """
     return _choose(candidates, frozenset(inputs), frozenset(outputs), order, time_limit, {})
 
@@ -104,10 +112,8 @@ def _choose(
     listed = order_candidates(originals.values(), given, order)
     missing = unreachable(listed, given, wanted)
     if missing:
-        raise LoweringError(
-            f"no launch makes tensors {sorted(missing, key=lambda t: order.get(t, 0))}",
-            "every alternative was refused or its operands cannot be made; see the refusals in the report",
-        )
+        both = (missing, lacking(listed, given, missing))
+        raise Unmade(*(sorted(ts, key=lambda t: (order.get(t, 0), t)) for ts in both))
     kept = prune(listed, given, wanted)
     solver = Solver(order, began + time_limit, memo)
     plan, bound, proved = solver.solve(kept, given, wanted)

@@ -96,7 +96,7 @@ def decide(
     live = [r for r in rows if r.row not in broken]
     if not live:
         reasons = sorted({f"{f.row}: {f.stage}: {f.reason}" for f in failures if f.body == body})
-        raise LoweringError(f"no schedule row is left for {name or body}: {'; '.join(reasons)}", "see the refusals")
+        raise LoweringError(f"every schedule row of {name or body} is known to fail: {'; '.join(reasons)}")
     found = _by_row(body, measured, regime, sizes)
     ranked = sorted(_rank(option, found.get(option.row), regime, bias or {}, floor) for option in live)
     best = ranked[0]

@@ -66,6 +66,21 @@ def unreachable(candidates: Sequence[Candidate], inputs: frozenset[int], outputs
     return outputs - have
 
 
+def lacking(candidates: Sequence[Candidate], inputs: frozenset[int], missing: Iterable[int]) -> frozenset[int]:
+    """What `missing` tensors wait for in the end: those that no candidate makes (`missing` where they are a cycle)."""
+    have, _ = closure(candidates, inputs)
+    makers: dict[int, list[Candidate]] = defaultdict(list)
+    for c in candidates:
+        for t in c.outs:
+            makers[t].append(c)
+    seen, stack = set(missing), list(missing)
+    while stack:
+        fresh = {t for c in makers[stack.pop()] for t in c.ops} - have - seen
+        seen |= fresh
+        stack.extend(fresh)
+    return frozenset(t for t in seen if not makers[t]) or frozenset(missing)
+
+
 def prune(candidates: Sequence[Candidate], inputs: frozenset[int], outputs: frozenset[int]) -> list[Candidate]:
     """Drop what cannot run, what no output needs, and what another candidate beats.
 

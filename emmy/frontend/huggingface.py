@@ -23,6 +23,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from emmy.arguments import positive
 from emmy.errors import ModelFileError, UnsupportedError, UsageError
 from emmy.frontend.capture import capture
 from emmy.frontend.program import LazyWeights, Program
@@ -91,8 +92,8 @@ def _check(o: Options) -> None:
     if o.dtype not in ("f32", "bf16", "f16"):
         raise UsageError(f"--dtype {o.dtype} is no floating type for a model", "use bf16, f16 or f32")
     for what, value in (("--seq-len", o.seq_len), ("--batch", o.batch), ("--cache-len", o.cache_len)):
-        if value is not None and value < 1:
-            raise UsageError(f"{what} {value} is not positive")
+        if value is not None:
+            positive(what, value, int, "tokens" if what != "--batch" else "sequences")
 
 
 def find(id_or_dir: str) -> tuple[Path | None, Any, tuple[str, ...]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from emmy.arguments import require
 from emmy.errors import UsageError
 
 if TYPE_CHECKING:
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def load(
-    source: str | None,
+    source: str | os.PathLike[str] | None,
     code: str | None = None,
     *,
     layer: int | None = None,
@@ -37,6 +39,15 @@ def load(
         UsageError: neither or both were given, the source is none of these, or an option does not fit it.
         ModelFileError, UnsupportedError: as the front ends say.
     """
+    for name, value in (("source", source), ("code", code), ("dtype", dtype), ("inputs", inputs)):
+        if value is not None:
+            require(name, value, (str, os.PathLike) if name == "source" else str, "text")
+    for name, number in (("layer", layer), ("seq_len", seq_len), ("cache_len", cache_len), ("batch", batch)):
+        if number is not None:
+            require(name, number, int, "a whole number")
+    require("seed", seed, int, "a whole number")
+    require("trust_pickle", trust_pickle, bool, "True or False")
+    source = None if source is None else os.fspath(source)
     options = {"layer": layer, "seq_len": seq_len, "cache_len": cache_len, "batch": batch, "dtype": dtype}
     given = {k: v for k, v in options.items() if v is not None}
     if (source is None) == (code is None):

@@ -1,6 +1,10 @@
+import logging
 import subprocess
 import sys
 
+import pytest
+
+from emmy.errors import UsageError
 from tests.cli.conftest import Emmy
 
 
@@ -59,3 +63,44 @@ def test_a_full_disk_is_a_failure(emmy: Emmy, monkeypatch) -> None:
     monkeypatch.setattr("emmy.frontend.source.load", full)
     failed = emmy("compile", "-c", "torch.neg(torch.randn(8))")
     assert failed.code == 1 and "No space left" in failed.err and "Traceback" not in failed.err
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--max-launches", "0"),
+        ("--max-launches", "-5"),
+        ("--max-seconds", "0"),
+        ("--max-seconds", "nan"),
+        ("--max-megabytes", "-1"),
+        ("--seq-len", "0"),
+        ("--batch", "-1"),
+        ("--cache-len", "0"),
+        ("--layer", "-1"),
+        ("--repeats", "0"),
+    ],
+)
+def test_a_number_that_must_be_above_zero_is_wrong_usage(emmy: Emmy, option: str, value: str) -> None:
+    command = "run" if option == "--repeats" else "compile"
+    refused = emmy(command, "openai-community/gpt2", "--no-check", option, value)
+    assert refused.code == 2 and option in refused.err and refused.out == ""
+
+
+def test_an_empty_name_is_wrong_usage(emmy: Emmy) -> None:
+    refused = emmy("compile", "")
+    assert refused.code == 2 and refused.err.startswith("emmy: the name of the model is empty")
+
+
+def test_a_misspelt_model_is_told_with_the_nearest_name(emmy: Emmy) -> None:
+    refused = emmy("compile", "Qwen/Qwen3-0.6b")
+    assert refused.code == 2 and "did you mean Qwen/Qwen3-0.6B?" in refused.err
+
+
+def test_what_emmy_logs_is_told_like_a_note_and_once(emmy: Emmy, monkeypatch: pytest.MonkeyPatch) -> None:
+    def warns(*_: object, **__: object) -> None:
+        logging.getLogger("emmy.runtime.cache").warning("the cache is %s", "full")
+        raise UsageError("enough")
+
+    monkeypatch.setattr("emmy.frontend.source.load", warns)
+    for _ in range(2):
+        assert emmy("compile", "m.pt2").err == "emmy: the cache is full\nemmy: enough\n"

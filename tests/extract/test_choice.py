@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emmy.errors import LoweringError
-from emmy.extract.choice import Candidate, choose, k_best, structure
+from emmy.extract.choice import Candidate, Unmade, choose, k_best, structure
 from emmy.extract.greedy import greedy
 from emmy.extract.prune import closure, order_candidates, prune, unreachable
 
@@ -218,6 +218,17 @@ def test_ties_go_to_the_smaller_key():
 def test_missing_output_is_an_error_that_names_it():
     with pytest.raises(LoweringError, match=r"\[7\]"):
         choose([Candidate(0, (2,), frozenset({0}), 1e-6)], {0}, {2, 7}, {})
+
+
+def test_what_a_missing_output_waits_for_is_found_through_its_candidates():
+    chain = [Candidate(0, (2,), frozenset({9}), 1e-6), Candidate(1, (3,), frozenset({2, 0}), 1e-6)]
+    with pytest.raises(Unmade) as e:
+        choose(chain, {0}, {3}, {})
+    assert (e.value.tensors, e.value.roots) == ((3,), (9,))
+    circle = [Candidate(0, (2,), frozenset({3}), 1e-6), Candidate(1, (3,), frozenset({2}), 1e-6)]
+    with pytest.raises(Unmade) as e:
+        choose(circle, {0}, {3}, {})
+    assert e.value.roots == (3,)
 
 
 def test_required_output_that_is_an_input_costs_nothing():
