@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -13,6 +13,9 @@ from emmy.ir.dtype import DTYPES, register
 from emmy.ir.graph import Node, Ref
 from emmy.ir.loop import Expr
 from emmy.ir.torch_types import TORCH
+
+# Operations whose result follows from how the operand's type stores it, and not from its value.
+BITWISE: Final = frozenset(("aten.view.dtype", "aten.view_copy.dtype", "aten.nextafter.default"))
 
 
 def operation(op: str) -> torch._ops.OpOverload:
@@ -31,6 +34,7 @@ def run_node(
     sizes: Mapping[str, int],
     device: torch.device | str | None = None,
     widen: torch.dtype | None = None,
+    stored: Sequence[str] = (),
 ) -> tuple[torch.Tensor, ...]:
     """Results of a node, contiguous.
 
@@ -39,7 +43,12 @@ def run_node(
         sizes: values of the symbolic sizes in the arguments.
         device: where an operation without tensor operands makes its result; the operands' device else.
         widen: replaces every floating element type among the arguments (the float64 reference).
+        stored: the program's types of the tensors, in which operations on bits are computed where others are widened.
     """
+    if widen is not None and node.op in BITWISE:
+        if not stored:
+            raise UnsupportedError(f"{node.op} of widened values: their bits are others", "give the types as stored")
+        tensors, widen = [t.to(TORCH[s]) for t, s in zip(tensors, stored, strict=True)], None
     op = operation(node.op)
     values = iter(tensors)
     args = [_value(a, values, sizes, widen) for a in node.args]

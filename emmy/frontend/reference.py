@@ -33,7 +33,8 @@ def interpret(
     given = [inputs[i.name] for i in user] if isinstance(inputs, Mapping) else list(inputs)
     if len(given) != len(user):
         raise UsageError(f"the graph takes {len(user)} tensors, got {len(given)}")
-    sizes = bind_sizes([(i.name, i.tensor) for i in user], given)
+    sizes = bind_sizes([(i.name, i.tensor) for i in user], given, graph.sizes)
+    types = graph.tensors
     values: dict[str, torch.Tensor] = {i.name: _promoted(t, dtype) for i, t in zip(user, given, strict=True)}
     device = given[0].device if given else torch.device("cpu")
     for held in graph.inputs:
@@ -43,7 +44,8 @@ def interpret(
     kept = {o.value.name for o in graph.outputs if isinstance(o.value, Ref)}
     for node in graph.nodes:
         names = node_refs(node)
-        results = run_node(node, [values[n] for n in names], sizes, device, dtype)
+        stored = [types[n].dtype for n in names]
+        results = run_node(node, [values[n] for n in names], sizes, device, dtype, stored)
         labels = [node.name] if len(node.results) == 1 else [f"{node.name}#{k}" for k in range(len(results))]
         values.update((label, _promoted(r, dtype)) for label, r in zip(labels, results, strict=True))
         for n in set(names):

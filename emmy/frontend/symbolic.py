@@ -17,6 +17,8 @@ from emmy.ir.loop import Const, Expr, Op, Size, Tensor, const, size
 if TYPE_CHECKING:
     import torch
 
+    from emmy.ir.graph import SizeVar
+
 
 @dataclass
 class SizeNames:
@@ -101,12 +103,15 @@ def shape_of(tensor: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(evaluate(e, sizes) for e in tensor.shape)
 
 
-def bind_sizes(declared: Iterable[tuple[str, Tensor]], given: Sequence[torch.Tensor]) -> dict[str, int]:
+def bind_sizes(
+    declared: Iterable[tuple[str, Tensor]], given: Sequence[torch.Tensor], bounds: Iterable[SizeVar] = ()
+) -> dict[str, int]:
     """Values of the symbolic sizes from real inputs; UsageError where a shape does not fit its declaration.
 
     Args:
         declared: name and type of every tensor input, in order.
         given: the tensors, one each.
+        bounds: the sizes for which the program was captured; others are refused.
     """
     pairs = list(zip(declared, given, strict=True))
     sizes: dict[str, int] = {}
@@ -119,4 +124,11 @@ def bind_sizes(declared: Iterable[tuple[str, Tensor]], given: Sequence[torch.Ten
             raise UsageError(f"no input has a dimension that is just the size used in {tensor.text} of input {name}")
         if tuple(value.shape) != shape_of(tensor, sizes):
             raise UsageError(f"input {name} has shape {list(value.shape)}, the program takes {tensor.text}")
+    for v in bounds:
+        found = sizes.get(v.name, v.low)  # a size that no shape shows is not looked at
+        if found < v.low or (v.high is not None and found > v.high):
+            raise UsageError(
+                f"size {v.name} is {found}, the program was captured for {v.low}..={'' if v.high is None else v.high}",
+                "capture or export it again with wider bounds",
+            )
     return sizes

@@ -31,7 +31,8 @@ def interpret_plan(
     """Values of the plan's outputs, in order (new contents of updated inputs included), on the CPU.
 
     Args:
-        inputs: the user's tensors in graph order, of any length that the program's symbolic sizes allow.
+        inputs: the user's tensors in graph order, of any length that the program's symbolic sizes allow; UsageError
+            for others.
         rounding: compute in f32 and round each store and cast to its type; else floats are float64 throughout.
     """
     run = _Run(s, inputs, rounding)
@@ -48,7 +49,8 @@ class _Run:
         user = [i for i in s.program.graph.inputs if i.kind == "user"]
         if len(user) != len(inputs):
             raise InputError(f"the plan takes {len(user)} tensors, got {len(inputs)}")
-        self.sizes = bind_sizes([(i.name, i.tensor) for i in user], list(inputs))
+        self.sizes = bind_sizes([(i.name, i.tensor) for i in user], list(inputs), s.program.graph.sizes)
+        self.types = s.program.graph.tensors
         self.arrays = {i.name: self.held(t) for i, t in zip(user, inputs, strict=True)}
         for held in s.program.graph.inputs:
             if held.kind != "user":
@@ -74,7 +76,10 @@ class _Run:
     def opaque(self, c: ChosenOpaque) -> list[Array]:
         import torch
 
+        from emmy.frontend.fx import node_refs
         from emmy.frontend.opaque import run_node
 
         widen = torch.float32 if self.rounding else torch.float64
-        return [self.held(t) for t in run_node(c.node, [self.tensor(n) for n in c.operands], self.sizes, "cpu", widen)]
+        stored = [self.types[n].dtype for n in node_refs(c.node)]
+        made = run_node(c.node, [self.tensor(n) for n in c.operands], self.sizes, "cpu", widen, stored)
+        return [self.held(t) for t in made]
