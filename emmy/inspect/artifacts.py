@@ -1,7 +1,7 @@
 """What `emmy saturate` leaves in a folder: kernels, plan, report, e-graphs.
 
-Every file appears whole or not at all, `plan.json` last, so a folder with a plan is complete.  Kernels of an earlier
-plan in the same folder are removed once the new plan stands; nothing else is ever deleted.
+All files are written before the first takes its place, `plan.json` last, so a folder with a plan is complete.  Kernels
+of an earlier plan in the same folder are removed once the new plan stands; nothing else is ever deleted.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from emmy import resources
 from emmy.errors import EmmyError, PlanError
+from emmy.inspect.folder import write_folder
 from emmy.inspect.graph_json import graph_to_json
 from emmy.inspect.plan_json import plan_from_json, plan_to_json
 from emmy.inspect.views import report_digest, report_lines
@@ -32,20 +32,14 @@ def write_artifacts(s: Saturation, folder: Path) -> None:
 
 
 def _write_all(s: Saturation, folder: Path) -> None:
-    kernels = folder / "kernels"
-    kernels.mkdir(parents=True, exist_ok=True)
-    before = _kernel_names(folder)
-    sources = {c.name: c.source for c in s.launches}
-    for name, text in sources.items():
-        write_atomically(kernels / f"{name}.cu", text.encode())
+    files = {f"kernels/{c.name}.cu": c.source.encode() for c in s.launches}
     report = report_lines(s)
-    write_atomically(folder / "report.txt", ("\n".join(report) + "\n").encode())
+    files["report.txt"] = ("\n".join(report) + "\n").encode()
     # no time in the header: equal graphs give equal files
     graph = json.dumps(graph_to_json(s), separators=(",", ":")).encode()
-    write_atomically(folder / "egraph.json.gz", gzip.compress(graph, compresslevel=6, mtime=0))
-    write_atomically(folder / "plan.json", (json.dumps(plan_document(s, report), indent=1) + "\n").encode())
-    for name in before - sources.keys():
-        (kernels / f"{name}.cu").unlink(missing_ok=True)
+    files["egraph.json.gz"] = gzip.compress(graph, compresslevel=6, mtime=0)
+    files["plan.json"] = (json.dumps(plan_document(s, report), indent=1) + "\n").encode()
+    write_folder(folder, files, lambda: _kernel_files(folder))
 
 
 def plan_document(s: Saturation, report: Iterable[str]) -> dict[str, Any]:
@@ -93,20 +87,10 @@ def rules_digest() -> str:
     return total.hexdigest()
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write so that `path` is the whole content or is as before."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        unfinished.write_bytes(data)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def _kernel_names(folder: Path) -> set[str]:
+def _kernel_files(folder: Path) -> set[str]:
     """Kernels of the plan that stands in the folder."""
     try:
         data = json.loads((folder / "plan.json").read_text())
-        return {str(name) for name in data["plan"]["sources"] if "/" not in str(name)}
+        return {f"kernels/{name}.cu" for name in data["plan"]["sources"] if "/" not in str(name)}
     except (OSError, ValueError, KeyError, TypeError):
         return set()  # no plan of ours: nothing to clear away

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from emmy.errors import EmmyError
-from emmy.inspect.artifacts import write_atomically
 from emmy.inspect.derivation import derive
+from emmy.inspect.folder import write_folder
 from emmy.inspect.views import launch_text, rule_counts, show_ir, show_tensor_rows, titled
 from emmy.saturation import Saturation
 
@@ -42,13 +42,10 @@ def stages(s: Saturation) -> Iterator[tuple[str, str]]:
 def dump(s: Saturation, folder: Path) -> None:
     """Write every stage, and each kernel's source under `kernels/`.  EmmyError where the folder takes nothing."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in stages(s):
-            write_atomically(folder / name, (text + "\n").encode())
+        files = {name: (text + "\n").encode() for name, text in stages(s)}
         if "c" in s.options.passes:
-            (folder / "kernels").mkdir(exist_ok=True)
-            for c in s.launches:
-                write_atomically(folder / "kernels" / f"{c.name}.cu", c.source.encode())
+            files |= {f"kernels/{c.name}.cu": c.source.encode() for c in s.launches}
+        write_folder(folder, files)
     except OSError as e:
         raise EmmyError(f"cannot write to EMMY_DUMP_DIR {folder}: {e.strerror}", "name another folder") from e
 
