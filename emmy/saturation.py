@@ -195,7 +195,8 @@ class _Clock:
     """Passes stage results through to the observer, timed."""
 
     def __init__(self, observe: Observer | None) -> None:
-        self.observe, self.seconds, self.last = observe, {}, time.perf_counter()  # type: ignore[var-annotated]
+        self.observe, self.last = observe, time.perf_counter()
+        self.seconds: dict[str, float] = {}
 
     def __call__(self, stage: str, result: T) -> T:
         now = time.perf_counter()

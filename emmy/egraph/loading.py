@@ -87,7 +87,7 @@ def load_terms(
     """Loads rows of terms whose operands are loaded or among them, at the given positions; `rule` asked for them."""
     tables: dict[str, list[tuple[object, ...]]] = defaultdict(list)
     for term in terms:
-        cells = [shapes.id(a) if k == "h" else a for a, k in zip(term.args, SIGNATURES[term.kind], strict=True)]  # type: ignore[arg-type]
+        cells = [shapes.id(a) if isinstance(a, tuple) else a for a in term.args]
         tables[f"r{term.kind}"].append((term.id, rule, *cells))
         if term.kind == "Input":
             tables["rInputType"].append((term.id, shapes.id(term.tensor.shape), term.tensor.dtype))

@@ -10,6 +10,7 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from emmy.egraph.egg import Egg
@@ -210,6 +211,10 @@ _LOAD_RULES = """
 """
 
 
+# value, its operands, its own cost, how often its operands are computed, and what makes its term from theirs
+_Node = tuple[object, tuple[object, ...], float, float, Callable[[list[Expr]], Expr]]
+
+
 class _Extraction:
     """Cheapest term of each class: a fold costs its extent times its body, so hoisted and one-pass forms win."""
 
@@ -219,23 +224,21 @@ class _Extraction:
         self.classes = dict(frozen.rows("enode"))
         self.cost: dict[object, float] = {}
         self.term: dict[object, Expr] = {}
-        nodes: list[tuple[object, tuple[object, ...], float, float, Callable[[list[Expr]], Expr]]] = []
+        nodes: list[_Node] = []
         for s, o in frozen.rows("Leaf"):
-            nodes.append((o, (), 1.0, 1.0, lambda c, s=s: parse_expr(s)))  # type: ignore[misc]
+            nodes.append((o, (), 1.0, 1.0, partial(_leaf, s)))
         for arity in (1, 2, 3):
             for f, *args, o in frozen.rows(f"F{arity}"):
-                nodes.append((o, tuple(args), 1.0, 1.0, lambda c, f=f: _operation(f, c)))  # type: ignore[misc]
+                nodes.append((o, tuple(args), 1.0, 1.0, partial(_operation, f)))
         for k, t, x, o in frozen.rows("Fold"):
-            nodes.append((o, (x,), *_loop(t), lambda c, k=k, t=t: _fold(k, t, c)))  # type: ignore[misc]
+            nodes.append((o, (x,), *_loop(t), partial(_fold, k, t)))
         for k, t, p, x, o in frozen.rows("Prefix"):
-            nodes.append((o, (p, x), *_loop(t), lambda c, k=k, t=t: scan(k, _axis(t), c[0], c[1])))  # type: ignore[misc]
+            nodes.append((o, (p, x), *_loop(t), partial(_scan, k, t)))
         for d, t, x, y, o in frozen.rows("Online"):
-            nodes.append((o, (x, y), *_loop(t), lambda c, d=d, t=t: online(_axis(t), c[0], c[1], d.strip("-"))))  # type: ignore[misc]
+            nodes.append((o, (x, y), *_loop(t), partial(_online, d, t)))
         self._solve(nodes)
 
-    def _solve(
-        self, nodes: list[tuple[object, tuple[object, ...], float, float, Callable[[list[Expr]], Expr]]]
-    ) -> None:
+    def _solve(self, nodes: list[_Node]) -> None:
         users: dict[object, list[int]] = defaultdict(list)
         waiting = [len(set(n[1])) for n in nodes]
         for i, n in enumerate(nodes):
@@ -271,11 +274,23 @@ def _axis(text: str) -> Ax:
     return e
 
 
+def _leaf(text: str, args: list[Expr]) -> Expr:
+    return parse_expr(text)
+
+
 def _operation(f: str, args: list[Expr]) -> Expr:
     name, _, dtype = f.partition("|")
     if name == "cast":
         return cast(args[0], dtype)
     return scalar(name, *args)
+
+
+def _scan(kind: str, axis: str, args: list[Expr]) -> Expr:
+    return scan(kind, _axis(axis), args[0], args[1])
+
+
+def _online(operand: str, axis: str, args: list[Expr]) -> Expr:
+    return online(_axis(axis), args[0], args[1], operand.strip("-"))
 
 
 def _fold(kind: str, axis: str, args: list[Expr]) -> Expr:

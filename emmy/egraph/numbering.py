@@ -133,7 +133,7 @@ def _prims(frozen: Any, by_value: dict[Any, int], shapes: Shapes) -> tuple[list[
             continue
         signature = SIGNATURES[kind]
         made_by = {_key(r[:-1], by_value): r[-1] for r in frozen.rows(f"by_{kind}")}
-        for row in sorted(frozen.rows(kind), key=lambda r, s=signature: _key(r, by_value)):  # type: ignore[misc]
+        for row in sorted(frozen.rows(kind), key=lambda r: _key(r, by_value)):
             *args, value = row
             operands = tuple(by_value[a] for a, k in zip(args, signature, strict=True) if k == "t")
             plain = tuple(shapes.shapes[a] if k == "h" else a for a, k in zip(args, signature, strict=True) if k != "t")

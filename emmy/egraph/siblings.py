@@ -7,7 +7,7 @@ from collections import defaultdict
 from emmy.egraph.egg import Egg
 from emmy.egraph.loading import ORD_GAP, Shapes, load_terms
 from emmy.ir.build import iadd, isub
-from emmy.ir.loop import Const, const, op
+from emmy.ir.loop import Const, Expr, const, op
 from emmy.ir.tensor import Program, Terms, coordinates
 
 
@@ -47,7 +47,8 @@ def _wide(
     first = len(t.terms)
     lead, k = t.shape(x)[:-1], t.shape(x)[-1]
     n = iadd(*(t.shape(w)[0] for _, w in members))
-    whole, offset = (n, k), const(0)
+    whole = (n, k)
+    offset: Expr = const(0)
     d = coordinates(whole)
     weight = -1
     offsets = []
@@ -59,7 +60,7 @@ def _wide(
             before = t.iota(op("lt", d[0], offset, dtype="bool"), whole, "bool")
             weight = t.where(before, weight, part)
         offsets.append(offset)
-        offset = iadd(offset, t.shape(w)[0])  # type: ignore[assignment]
+        offset = iadd(offset, t.shape(w)[0])
     full, out = (*lead, k, n), (*lead, n)
     m = len(lead)
     c, o = coordinates(full), coordinates(out)

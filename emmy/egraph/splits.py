@@ -13,7 +13,7 @@ from emmy.egraph.loading import Shapes
 from emmy.egraph.numbering import Numbering, Prim, load_facts
 from emmy.ir.build import iadd, imul
 from emmy.ir.dtype import DTYPES
-from emmy.ir.loop import Tensor, const
+from emmy.ir.loop import Const, Expr, Tensor, const
 from emmy.ir.parse import index_text
 from emmy.ir.tensor import axes_text, coordinates, parse_axes
 
@@ -79,8 +79,14 @@ def _exact(kind: str, dtype: str) -> bool:
 def _longest(p: Prim, n: Numbering) -> int:
     """The reduced axis of the largest fixed extent, -1 where there is none."""
     shape = n.tensors[p.operands[0]].shape
-    fixed = [(int(shape[a].value), a) for a in parse_axes(str(p.args[1])) if not shape[a].sizes]  # type: ignore[attr-defined]
+    extents = [(shape[a], a) for a in parse_axes(str(p.args[1]))]
+    fixed = [(int(e.value), a) for e, a in extents if isinstance(e, Const)]
     return max(fixed)[1] if fixed else -1
+
+
+def _extent(e: Expr) -> int:
+    assert isinstance(e, Const)  # only fixed axes are split
+    return int(e.value)
 
 
 def _is_candidate(p: Prim, n: Numbering, anchors: Anchors) -> bool:
@@ -109,8 +115,7 @@ def _fact(p: Prim, n: Numbering, sizes: Mapping[str, int]) -> tuple[object, ...]
 
 def _parts(p: Prim, n: Numbering, wanted: int) -> int:
     """The divisor of the split axis next to what fills a card; 0 where no divisor leaves parts of a useful length."""
-    axis = n.tensors[p.operands[0]].shape[_longest(p, n)]
-    extent = int(axis.value)  # type: ignore[attr-defined]
+    extent = _extent(n.tensors[p.operands[0]].shape[_longest(p, n)])
     most = min(MOST_K if _operand(p) else MOST, extent // SHORTEST)
     fitting = [d for d in range(2, most + 1) if extent % d == 0]
     return min(fitting, key=lambda d: (abs(d - wanted), d), default=0)
@@ -123,7 +128,7 @@ class _Split:
         self.n, self.shapes, self.rule, self.tables, self.last = n, shapes, rule, tables, 0
         (x,), axis, axes = p.operands, _longest(p, n), parse_axes(str(p.args[1]))
         source, result = n.tensors[x], n.tensors[p.result]
-        length = source.shape[axis].value // parts  # type: ignore[attr-defined]
+        length = _extent(source.shape[axis]) // parts
         cut = (*source.shape[:axis], const(parts), const(length), *source.shape[axis + 1 :])
         d = coordinates(cut)
         index = (*d[:axis], iadd(imul(d[axis], length), d[axis + 1]), *d[axis + 2 :])
@@ -159,4 +164,6 @@ class _Split:
 
     def load(self, kind: str, args: tuple[object, ...], x: int, number: int) -> None:
         """The e-node's row: text, operand, shape, as the constructor takes them."""
-        self.tables[f"r{kind}"].append((number, self.rule, *args[:2], x, self.shapes.id(args[2])))  # type: ignore[arg-type]
+        shape = args[2]
+        assert isinstance(shape, tuple)
+        self.tables[f"r{kind}"].append((number, self.rule, *args[:2], x, self.shapes.id(shape)))

@@ -15,7 +15,7 @@ import sys
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
@@ -48,10 +48,15 @@ def as_module(function: Callable[..., Any], count: int) -> nn.Module:
         return called(*args, **kwargs)
 
     self_ = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    forward.__signature__ = signature.replace(parameters=[self_, *signature.parameters.values()])  # type: ignore[attr-defined]
+    sign(forward, [self_, *signature.parameters.values()])
     made = type(_name_of(function), (nn.Module,), {"forward": forward})()
     assert isinstance(made, nn.Module)
     return made
+
+
+def sign(function: Any, parameters: Sequence[inspect.Parameter]) -> None:
+    """Give a function of any arguments the parameters by which the exporter names the inputs."""
+    function.__signature__ = inspect.Signature(parameters)
 
 
 def _signature(function: Callable[..., Any], count: int) -> inspect.Signature:

@@ -27,7 +27,7 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from emmy.errors import UsageError
-from emmy.frontend.capture import capture
+from emmy.frontend.capture import capture, sign
 from emmy.frontend.program import Program
 
 FILENAME: Final = "<code>"
@@ -249,7 +249,7 @@ def _named_inputs(module: nn.Module, node: ast.Call, lift: _Lift) -> tuple[nn.Mo
         return run(*positional, **named)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    forward.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in lift.inputs])  # type: ignore[attr-defined]
+    sign(forward, [inspect.Parameter(n, kind) for n in lift.inputs])
     module.forward = forward
     return module, tuple(lift.inputs.values())
 
@@ -282,7 +282,7 @@ def _expression(last: ast.Expr, scope: dict[str, Any], lift: _Lift) -> tuple[nn.
 
     signature = inspect.signature(run)
     self_ = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    forward.__signature__ = signature.replace(parameters=[self_, *signature.parameters.values()])  # type: ignore[attr-defined]
+    sign(forward, [self_, *signature.parameters.values()])
     module = type("Code", (nn.Module,), {"forward": forward})()
     assert isinstance(module, nn.Module)
     named = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}

@@ -25,7 +25,7 @@ from torch import nn
 
 from emmy.arguments import positive
 from emmy.errors import ModelFileError, UnsupportedError, UsageError
-from emmy.frontend.capture import capture
+from emmy.frontend.capture import capture, sign
 from emmy.frontend.program import LazyWeights, Program
 from emmy.ir.torch_types import TORCH
 
@@ -263,7 +263,7 @@ def instrument(model: Any, o: Options) -> tuple[torch.Tensor, ...]:
         return out
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    forward.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in examples])  # type: ignore[attr-defined]
+    sign(forward, [inspect.Parameter(n, kind) for n in examples])
     model.forward = forward
     return tuple(examples.values())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from emmy.arguments import require
 from emmy.errors import UsageError
@@ -48,7 +48,13 @@ def load(
     require("seed", seed, int, "a whole number")
     require("trust_pickle", trust_pickle, bool, "True or False")
     source = None if source is None else os.fspath(source)
-    options = {"layer": layer, "seq_len": seq_len, "cache_len": cache_len, "batch": batch, "dtype": dtype}
+    options: dict[str, Any] = {
+        "layer": layer,
+        "seq_len": seq_len,
+        "cache_len": cache_len,
+        "batch": batch,
+        "dtype": dtype,
+    }
     given = {k: v for k, v in options.items() if v is not None}
     if (source is None) == (code is None):
         raise UsageError("name one model: a file, a folder, a Hugging Face name, or -c CODE", "see --help")
@@ -71,7 +77,7 @@ def load(
     _refuse({"trust_pickle": trust_pickle, "inputs": inputs}, "a Hugging Face model")
     from emmy.frontend.huggingface import load_hf
 
-    return load_hf(source, seed=seed, **given)  # type: ignore[arg-type]
+    return load_hf(source, seed=seed, **given)
 
 
 def _refuse(options: Mapping[str, object], what: str) -> None:

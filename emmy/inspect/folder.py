@@ -28,8 +28,8 @@ def write_folder(
 ) -> None:  # fmt: skip
     """Write `files` (paths inside the folder -> content), the last one last, then remove what else `former` names.
 
-    `former` is asked under the lock for the files of the result that stands there; others in the folder stay.  OSError where the folder takes nothing; EmmyError when another process has been
-    writing to it for `patience` seconds.
+    `former` is asked under the lock for the files of the result that stands there; others in the folder stay.
+    OSError where the folder takes nothing; EmmyError when another process is writing to it for `patience` seconds.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(_lock_path(folder))

@@ -32,7 +32,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from emmy.ir.dtype import register
 
@@ -123,7 +123,7 @@ class Ax(Expr):
     @property
     def size(self) -> int | None:
         """The extent where it is a number."""
-        return self.extent.value if isinstance(self.extent, Const) else None  # type: ignore[return-value]
+        return int(self.extent.value) if isinstance(self.extent, Const) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,75 +286,75 @@ class Online(Expr):
 Binder = Fold | Scan | Online
 
 # Interning table: content -> the one node of that content.  It only grows; a process holds a few 100,000 nodes.
-_NODES: Final[dict[tuple[object, ...], Expr]] = {}
+_NODES: Final[dict[tuple[object, ...], Any]] = {}
 
 
 def const(value: int | float | bool, dtype: str = "i64") -> Const:
     if dtype == "i64" and not isinstance(value, bool):
         value = int(value)
     key = ("const", repr(value), dtype)
-    node = _NODES.get(key)
+    node: Const | None = _NODES.get(key)
     if node is None:
         node = _NODES[key] = Const(value, dtype)
-    return node  # type: ignore[return-value]
+    return node
 
 
 def ax(name: str, extent: Expr | int) -> Ax:
     extent = const(extent) if isinstance(extent, int) else extent
     key = ("ax", name, extent)
-    node = _NODES.get(key)
+    node: Ax | None = _NODES.get(key)
     if node is None:
         node = _NODES[key] = Ax(name, extent)
-    return node  # type: ignore[return-value]
+    return node
 
 
 def size(name: str) -> Size:
     key = ("size", name)
-    node = _NODES.get(key)
+    node: Size | None = _NODES.get(key)
     if node is None:
         node = _NODES[key] = Size(name)
-    return node  # type: ignore[return-value]
+    return node
 
 
 def load(slot: int, index: tuple[Expr, ...], dtype: str) -> Load:
     key = ("load", slot, index, dtype)
-    node = _NODES.get(key)
+    node: Load | None = _NODES.get(key)
     if node is None:
         node = _NODES[key] = Load(slot, index, dtype)
-    return node  # type: ignore[return-value]
+    return node
 
 
 def op(name: str, *args: Expr, dtype: str) -> Op:
     """A raw scalar operation; `emmy.ir.build` infers the type and simplifies."""
     key = ("op", name, args, dtype)
-    node = _NODES.get(key)
+    node: Op | None = _NODES.get(key)
     if node is None:
         node = _NODES[key] = Op(name, args, dtype)
-    return node  # type: ignore[return-value]
+    return node
 
 
 def fold(kind: str, axis: Ax, body: Expr, operand: str = "") -> Fold:
     key = ("fold", kind, axis, body, operand)
-    node = _NODES.get(key)
+    node: Fold | None = _NODES.get(key)
     if node is None:
         node = _NODES[key] = Fold(kind, axis, body, operand)
-    return node  # type: ignore[return-value]
+    return node
 
 
 def scan(kind: str, axis: Ax, at: Expr, body: Expr) -> Scan:
     key = ("scan", kind, axis, at, body)
-    node = _NODES.get(key)
+    node: Scan | None = _NODES.get(key)
     if node is None:
         node = _NODES[key] = Scan(kind, axis, at, body)
-    return node  # type: ignore[return-value]
+    return node
 
 
 def online(axis: Ax, score: Expr, value: Expr, operand: str = "") -> Online:
     key = ("online", axis, score, value, operand)
-    node = _NODES.get(key)
+    node: Online | None = _NODES.get(key)
     if node is None:
         node = _NODES[key] = Online(axis, score, value, operand)
-    return node  # type: ignore[return-value]
+    return node
 
 
 @dataclass(frozen=True, slots=True)

@@ -320,7 +320,7 @@ class _Names:
         if isinstance(node, Ax):
             return env[node]
         if isinstance(node, Fold | Scan | Online):
-            used = {env[a].name for a in node.free}  # type: ignore[attr-defined]
+            used = {e.name for a in node.free if isinstance(e := env[a], Ax)}
             k = 1
             while f"r{k}" in used:
                 k += 1
@@ -346,10 +346,10 @@ def normalize(outs: Sequence[Out], slots: Sequence[Tensor]) -> tuple[Body, tuple
     names = _Names()
     named: list[Out] = []
     for o in work:
-        env: Env = {a: ax(f"o{i}", a.extent) for i, a in enumerate(o.axes)}
+        axes = tuple(ax(f"o{i}", a.extent) for i, a in enumerate(o.axes))
+        env: Env = dict(zip(o.axes, axes, strict=True))
         index = tuple(names.apply(i, env) for i in o.index)
-        axes = tuple(env[a] for a in o.axes)
-        named.append(replace(o, axes=axes, index=index, value=names.apply(o.value, env)))  # type: ignore[arg-type]
+        named.append(replace(o, axes=axes, index=index, value=names.apply(o.value, env)))
     ordered = sort_operands([o.value for o in named], slots)
     return _number_slots([replace(o, value=v) for o, v in zip(named, ordered, strict=True)], slots)
 

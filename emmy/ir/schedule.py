@@ -79,10 +79,11 @@ class Tile:
 
     @staticmethod
     def parse(text: str) -> Tile:
-        instruction, fragment, k = "", (), 0
+        instruction, k = "", 0
+        fragment: tuple[int, ...] = ()
         for n, part in enumerate(p for p in text.split("/") if text):
             if re.fullmatch(rf"f{_DIMS}", part) and not fragment and not k:
-                fragment = tuple(int(d) for d in part[1:].split("x"))  # type: ignore[assignment]
+                fragment = tuple(int(d) for d in part[1:].split("x"))
             elif re.fullmatch(r"k[1-9]\d*", part) and not k:
                 k = int(part[1:])
             elif n == 0 and re.fullmatch(r"w?g?mma_[a-z0-9_]+", part):

@@ -66,7 +66,8 @@ class Term:
 
     @property
     def operands(self) -> tuple[int, ...]:
-        return tuple(a for a, k in zip(self.args, SIGNATURES[self.kind], strict=True) if k == "t")  # type: ignore[misc]
+        pairs = zip(self.args, SIGNATURES[self.kind], strict=True)
+        return tuple(a for a, k in pairs if k == "t" and isinstance(a, int))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,10 @@ from tests.egraph.build import P, agree, execute, plans
 from tests.frontend.translate.reference import run
 
 LIMITS = [
-    (Limits(launches=40), "40 launches"), (Limits(seconds=0.0), "0 seconds"), (Limits(megabytes=1.0), "1 megabytes"),
-]  # fmt: skip
+    (Limits(launches=40), "40 launches"),
+    (Limits(seconds=1e-6), "1e-06 seconds"),
+    (Limits(megabytes=1.0), "1 megabytes"),
+]
 
 
 def program() -> tuple[P, int]:

@@ -113,7 +113,8 @@ def prune(program: Program) -> Program:
 
     def moved(term: Term) -> Term:
         kinds = SIGNATURES[term.kind]
-        args = tuple(number[a] if k == "t" else a for a, k in zip(term.args, kinds, strict=True))  # type: ignore[index]
+        pairs = zip(term.args, kinds, strict=True)
+        args = tuple(number[a] if k == "t" and isinstance(a, int) else a for a, k in pairs)
         return Term(number[term.id], term.kind, args, term.tensor, term.origin)
 
     terms = tuple(moved(program.terms[i]) for i in sorted(needed))

@@ -98,8 +98,8 @@ def extreme(kind: str) -> Handler:
 
 def aminmax(t: Terms, c: Call) -> tuple[int, ...]:
     x, dims = c.get(0, "self"), c.get(1, "dim", c.kwargs.get("dim"))
-    low, high = (over(t, c, x, dims, lambda t, x, a, k=k: _extreme(t, x, k, a), None) for k in ("min", "max"))  # type: ignore[misc]
-    return low, high
+    low = over(t, c, x, dims, lambda t, x, folded: _extreme(t, x, "min", folded), None)
+    return low, over(t, c, x, dims, lambda t, x, folded: _extreme(t, x, "max", folded), None)
 
 
 def _arg(t: Terms, c: Call, x: int, kind: str, dim: int | None, shape: Any) -> int:

@@ -141,11 +141,11 @@ def index_put(t: Terms, c: Call) -> int:
     if number(j.extent) == 0:
         return int(x)
     place = unflatten(j, many)
-    d, hit = coordinates(c.shape), const(True, "bool")
-    order = sorted(found)
+    d, order = coordinates(c.shape), sorted(found)
+    hit: Expr = const(True, "bool")
     for slot, k in enumerate(order):
         target = wrap(read(t, slot + 1, found[k], aligned(t, found[k], place)), c.shape[k])
-        hit = scalar("and", hit, scalar("eq", target, d[k]))  # type: ignore[assignment]
+        hit = scalar("and", hit, scalar("eq", target, d[k]))
     first = first_dim(found)
     rest = [i for i in range(len(c.shape)) if i not in found]
     written = [*(c.shape[i] for i in rest[:first]), *many, *(c.shape[i] for i in rest[first:])]
