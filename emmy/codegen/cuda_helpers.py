@@ -1,6 +1,7 @@
 """Device functions that generated sources may call, printed only where they are used.
 
-Bit layouts follow the PTX ISA manual (cvt, ldmatrix, mma, cp.async) and the OCP 8-bit floating point specification.
+Those that move tiles are in `cuda_async`, those on matrices in `cuda_matrices`.  Bit layouts follow the PTX ISA manual
+(cvt) and the OCP 8-bit floating point specification.
 Conversions to f8 round to nearest even and overflow to NaN (e4m3) or infinity (e5m2), as PyTorch's do; the hardware's
 conversions saturate instead, so they are done in integer arithmetic.
 """
@@ -10,6 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Final
+
+from emmy.codegen.cuda_async import ASYNC
+from emmy.codegen.cuda_matrices import MATRICES
 
 _F = "static __device__ __forceinline__"
 _FUNCTIONS: Final[dict[str, str]] = {
@@ -65,6 +69,11 @@ _FUNCTIONS: Final[dict[str, str]] = {
     "round_f16": f"{_F} float round_f16(float x) {{ return f16_to_f32(f32_to_f16(x)); }}",
     "round_f8e4m3": f"{_F} float round_f8e4m3(float x) {{ return f8e4m3_to_f32(f32_to_f8e4m3(x)); }}",
     "round_f8e5m2": f"{_F} float round_f8e5m2(float x) {{ return f8e5m2_to_f32(f32_to_f8e5m2(x)); }}",
+    "round_tf32": f"""{_F} float round_tf32(float x) {{
+    unsigned r;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+    return __uint_as_float(r);
+}}""",
     # pairs
     "pack_bf16x2": f"""{_F} unsigned pack_bf16x2(float low, float high) {{
     unsigned r;
@@ -176,65 +185,8 @@ _FUNCTIONS: Final[dict[str, str]] = {
     "zero4": f"{_F} void zero4(void* d) {{ *reinterpret_cast<unsigned*>(d) = 0u; }}",
     "zero8": f"{_F} void zero8(void* d) {{ *reinterpret_cast<uint2*>(d) = make_uint2(0u, 0u); }}",
     "zero16": f"{_F} void zero16(void* d) {{ *reinterpret_cast<uint4*>(d) = make_uint4(0u, 0u, 0u, 0u); }}",
-    "async_copy4": f"""{_F} void async_copy4(void* d, const void* s, bool full) {{
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
-                 :: "r"((unsigned)__cvta_generic_to_shared(d)), "l"(s), "r"(full ? 4 : 0) : "memory");
-}}""",
-    "async_copy8": f"""{_F} void async_copy8(void* d, const void* s, bool full) {{
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
-                 :: "r"((unsigned)__cvta_generic_to_shared(d)), "l"(s), "r"(full ? 8 : 0) : "memory");
-}}""",
-    "async_copy16": f"""{_F} void async_copy16(void* d, const void* s, bool full) {{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :: "r"((unsigned)__cvta_generic_to_shared(d)), "l"(s), "r"(full ? 16 : 0) : "memory");
-}}""",
-    "async_commit": f'{_F} void async_commit() {{ asm volatile("cp.async.commit_group;" ::: "memory"); }}',
-    "async_wait": """template <int N> static __device__ __forceinline__ void async_wait() {
-    asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
-}""",
-    # matrices
-    "ldmatrix_x1": f"""{_F} void ldmatrix_x1(unsigned& r0, const void* s) {{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {{%0}}, [%1];"
-                 : "=r"(r0) : "r"((unsigned)__cvta_generic_to_shared(s)) : "memory");
-}}""",
-    "ldmatrix_x2": f"""{_F} void ldmatrix_x2(unsigned& r0, unsigned& r1, const void* s) {{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {{%0, %1}}, [%2];"
-                 : "=r"(r0), "=r"(r1) : "r"((unsigned)__cvta_generic_to_shared(s)) : "memory");
-}}""",
-    "ldmatrix_x4": f"""{_F} void ldmatrix_x4(
-    unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, const void* s) {{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%0, %1, %2, %3}}, [%4];"
-                 : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"((unsigned)__cvta_generic_to_shared(s)) : "memory");
-}}""",
-    "ldmatrix_x1_trans": f"""{_F} void ldmatrix_x1_trans(unsigned& r0, const void* s) {{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {{%0}}, [%1];"
-                 : "=r"(r0) : "r"((unsigned)__cvta_generic_to_shared(s)) : "memory");
-}}""",
-    "ldmatrix_x2_trans": f"""{_F} void ldmatrix_x2_trans(unsigned& r0, unsigned& r1, const void* s) {{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {{%0, %1}}, [%2];"
-                 : "=r"(r0), "=r"(r1) : "r"((unsigned)__cvta_generic_to_shared(s)) : "memory");
-}}""",
-    "ldmatrix_x4_trans": f"""{_F} void ldmatrix_x4_trans(
-    unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, const void* s) {{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {{%0, %1, %2, %3}}, [%4];"
-                 : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"((unsigned)__cvta_generic_to_shared(s)) : "memory");
-}}""",
 }
-
-
-def _mma(name: str, t: str) -> str:
-    return f"""{_F} void {name}(float& d0, float& d1, float& d2, float& d3,
-    unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1,
-    float c0, float c1, float c2, float c3) {{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.{t}.{t}.f32 "
-                 "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%10, %11, %12, %13}};"
-                 : "=f"(d0), "=f"(d1), "=f"(d2), "=f"(d3)
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(c0), "f"(c1), "f"(c2), "f"(c3));
-}}"""
-
-
-_MMA: Final = {f"mma_m16n8k16_{t}": _mma(f"mma_m16n8k16_{t}", t) for t in ("bf16", "f16")}
-HELPERS: Final[dict[str, str]] = {**_FUNCTIONS, **_MMA}
+HELPERS: Final[dict[str, str]] = {**_FUNCTIONS, **ASYNC, **MATRICES}
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from emmy.ir.kernel import (
+    Advance,
     Assign,
     AsyncCommit,
     AsyncCopy,
@@ -24,50 +25,105 @@ from emmy.ir.kernel import (
     Bin,
     Buffer,
     Builtin,
+    BulkCommit,
+    BulkWait,
     Call,
+    ClusterBarrier,
     Comment,
     Convert,
+    CopyArrive,
+    Cursor,
     Declare,
+    DependentLaunch,
+    DependentWait,
     Elem,
     Fence,
     For,
     If,
+    InitRings,
     Kernel,
     LdMatrix,
     Let,
     Lit,
     Load,
     LoadVector,
+    Matrix,
     Mma,
+    NamedBarrier,
     Place,
+    ProxyFence,
+    RingArrive,
+    RingWait,
+    Roles,
     S,
     Select,
     Shuffle,
+    StMatrix,
     Store,
     StoreVector,
+    TensorMap,
+    TmaLoad,
+    TmaStore,
     Un,
     Var,
+    Vote,
     WarpSync,
+    Wgmma,
+    WgmmaCommit,
+    WgmmaFence,
+    WgmmaWait,
     X,
 )
 
-_BUILTIN = {"tid": "tid", "bid_x": "block.x", "bid_y": "block.y", "bid_z": "block.z", "grid_x": "grid.x"}
+_BUILTIN = {"tid": "tid", "bid_x": "block.x", "bid_y": "block.y", "bid_z": "block.z", "grid_x": "grid.x",
+            "cluster_rank": "cluster.rank"}  # fmt: skip
+_BARE: dict[type, str] = {
+    Barrier: "sync",
+    WarpSync: "sync warp",
+    ClusterBarrier: "sync cluster",
+    AsyncCommit: "async commit",
+    BulkCommit: "bulk commit",
+    InitRings: "init rings",
+    WgmmaFence: "wgmma fence",
+    WgmmaCommit: "wgmma commit",
+    DependentLaunch: "dependent launch",
+    DependentWait: "dependent wait",
+}
 
 
 def show_kernel(k: Kernel) -> str:
     """The whole kernel; the first line says what a launch needs."""
     grid = ", ".join(e.text for e in k.grid)
-    lines = [f"kernel {k.name}  grid=({grid})  threads={k.threads}  smem={k.smem}", f"    // {k.comment}"]
+    cluster = f"  cluster=({', '.join(map(str, k.cluster))})" if k.cluster != (1, 1, 1) else ""
+    dependent = "  dependent" if k.dependent else ""
+    head = f"kernel {k.name}  grid=({grid})  threads={k.threads}  smem={k.smem}{cluster}{dependent}"
+    lines = [head, f"    // {k.comment}"]
     lines += ["    " + _buffer(b) for b in k.shared]
+    lines += [f"    ring {r.name} of {r.depth}  full={r.full}  empty={r.empty}" for r in k.rings]
+    lines += ["    " + _map(m) for m in k.maps]
     lines += _block(k.body, 1)
     return "\n".join(lines)
+
+
+def show_statement(s: S) -> str:
+    """One statement on one line (of a loop or branch its head)."""
+    return _block((s,), 0)[0]
 
 
 def _buffer(b: Buffer) -> str:
     layout = f" pad {b.layout.pad}" if b.layout.pad else ""
     layout += f" swizzle {b.layout.swizzle}>>{b.layout.shift}" if b.layout.swizzle else ""
     over = f" over {b.overlays}" if b.overlays else ""
-    return f"smem {b.type} {b.name}[{', '.join(map(str, b.shape))}]{layout}{over}"
+    align = f" align {b.align}" if b.align != 128 else ""
+    return f"smem {b.type} {b.name}[{', '.join(map(str, b.shape))}]{layout}{align}{over}"
+
+
+def _map(m: TensorMap) -> str:
+    shape, strides = (", ".join(e.text for e in of) for of in (m.shape, m.strides))
+    swizzle = f"  swizzle {m.swizzle} bytes" if m.swizzle else ""
+    offset = f" + {m.offset.text}" if m.offset is not None else ""
+    box = ", ".join(map(str, m.box))
+    return f"map {m.type} {m.name}[{shape}] of {m.param}{offset}  strides ({strides})  box ({box}){swizzle}"
 
 
 def _block(body: tuple[S, ...], depth: int) -> list[str]:
@@ -83,6 +139,10 @@ def _block(body: tuple[S, ...], depth: int) -> list[str]:
             lines += _block(s.then, depth + 1)
             if s.orelse:
                 lines += [f"{pad}else", *_block(s.orelse, depth + 1)]
+        elif isinstance(s, Roles):
+            for r in s.roles:
+                registers = f"  {r.registers} registers" if r.registers else ""
+                lines += [f"{pad}role {r.name}  {r.warps} warps{registers}", *_block(r.body, depth + 1)]
         else:
             lines += [pad + line for line in _simple(s)]
     return lines
@@ -120,17 +180,60 @@ def _simple(s: S) -> Iterator[str]:
     elif isinstance(s, Mma):
         d, a, b, c = (", ".join(_x(v) for v in group) for group in (s.d, s.a, s.b, s.c))
         yield f"mma.{s.shape}.{s.type} ({d}) = ({a}) * ({b}) + ({c})"
+    elif isinstance(s, StMatrix):
+        yield f"stmatrix{'.trans' if s.trans else ''} {_place(s.dst)} = {', '.join(_x(v) for v in s.src)}"
+    elif isinstance(s, Vote):
+        yield f"vote {s.name} = {s.mode} {_x(s.value)}"
+    elif isinstance(s, Wgmma):
+        yield _wgmma(s)
     else:
-        yield _bare(s)
+        yield _copy(s)
+
+
+def _wgmma(s: Wgmma) -> str:
+    a = _matrix(s.a) if isinstance(s.a, Matrix) else f"({', '.join(_x(v) for v in s.a)})"
+    op = "+=" if s.accumulate else "="
+    return f"wgmma.m64n{s.n}.{s.type} {s.acc}[{_x(s.at)} +{s.n // 2}] {op} {a} * {_matrix(s.b)}"
+
+
+def _matrix(m: Matrix) -> str:
+    return _place(m.place) + ("" if m.major == "k" else f".{m.major}")
+
+
+def _copy(s: S) -> str:
+    if isinstance(s, Cursor):
+        return f"cursor {s.name} of {s.ring}"
+    if isinstance(s, Advance):
+        return f"advance {s.cursor}{'' if s.by is None else f' by {_x(s.by)}'}"
+    if isinstance(s, RingWait):
+        return f"wait {s.cursor} {s.side}"
+    if isinstance(s, RingArrive):
+        bytes = f" {s.bytes} bytes" if s.bytes else ""
+        return f"arrive {s.cursor} {s.side}{bytes}{'' if s.rank is None else f' of block {_x(s.rank)}'}"
+    if isinstance(s, CopyArrive):
+        return f"arrive {s.cursor} full after copies"
+    if isinstance(s, TmaLoad):
+        blocks = "" if s.multicast is None else f" in blocks {_x(s.multicast)}"
+        return f"tma {_place(s.dst)} = {s.map}[{', '.join(_x(x) for x in s.at)}] on {s.cursor}{blocks}"
+    if isinstance(s, TmaStore):
+        return f"tma {s.map}[{', '.join(_x(x) for x in s.at)}] {'+=' if s.op else '='} {_place(s.src)}"
+    return _bare(s)
 
 
 def _bare(s: S) -> str:
     if isinstance(s, Fence):
         return f"fence {s.scope}"
+    if isinstance(s, ProxyFence):
+        return f"fence async {s.space}"
     if isinstance(s, AsyncWait):
         return f"async wait {s.pending}"
-    words: dict[type, str] = {Barrier: "sync", WarpSync: "sync warp", AsyncCommit: "async commit"}
-    return words[type(s)]
+    if isinstance(s, BulkWait):
+        return f"bulk wait {s.pending}{' read' if s.read else ''}"
+    if isinstance(s, WgmmaWait):
+        return f"wgmma wait {s.pending}"
+    if isinstance(s, NamedBarrier):
+        return f"{'arrive at' if s.arrive else 'sync'} {_x(s.id)} of {s.threads}"
+    return _BARE[type(s)]
 
 
 def _assign(s: Assign) -> str:

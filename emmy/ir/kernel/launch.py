@@ -72,3 +72,8 @@ class Kernel:
     def dynamic_smem(self) -> int:
         """Bytes to ask for at launch: all of it where it exceeds the 48 KiB that need no permission, else none."""
         return self.smem if self.smem > STATIC_SMEM else 0
+
+    @property
+    def launch_registers(self) -> int:
+        """Registers a thread has before roles move any: the 64 Ki of a multiprocessor over the threads it must hold."""
+        return min(256, 65536 // (self.threads * max(1, self.min_blocks)) // 8 * 8)
