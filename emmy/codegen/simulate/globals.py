@@ -1,0 +1,150 @@
+"""Global memory: the kernel's parameters, and for every element of a result who wrote and read it last.
+
+Between blocks of a launch nothing is ordered but what atomics order (see `blocks`), so an element has one owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from emmy.codegen.simulate.numbers import Array, memory_type
+from emmy.errors import UsageError
+from emmy.ir.kernel import BYTES, Kernel
+
+if TYPE_CHECKING:
+    from emmy.codegen.simulate.findings import Findings
+    from emmy.codegen.simulate.gang import Gang, Positions
+
+ATOMIC: Final = -2  # owner of an element that atomics write
+
+
+class Tensor:
+    """One parameter: raw bits, flat."""
+
+    def __init__(self, name: str, type: str, data: Array, out: bool, given: bool) -> None:
+        self.name, self.type, self.data, self.out = name, type, data, out
+        self.bytes = BYTES[type]
+        self.given = given
+        n = len(data) if out else 0
+        self.owner: npt.NDArray[np.int64] = np.full(n, -1, np.int64)  # thread of the grid
+        self.epoch: npt.NDArray[np.int32] = np.zeros(n, np.int32)
+        self.reader: npt.NDArray[np.int64] = np.full(n, -1, np.int64)
+        self.read_epoch: npt.NDArray[np.int32] = np.zeros(n, np.int32)
+
+
+class Globals:
+    def __init__(
+        self, kernel: Kernel, arrays: Mapping[str, npt.NDArray[Any]],
+        results: Mapping[str, npt.NDArray[Any] | int],
+    ) -> None:  # fmt: skip
+        self.tensors: dict[str, Tensor] = {}
+        for p in kernel.params:
+            if p.role == "size":
+                continue
+            given = arrays.get(p.name) if p.role == "in" else results.get(p.name)
+            if given is None:
+                raise UsageError(f"{kernel.name} has a parameter {p.name}, for which nothing was given")
+            self.tensors[p.name] = self.tensor(p.name, p.type, p.role == "out", given)
+
+    def tensor(self, name: str, type: str, out: bool, given: npt.NDArray[Any] | int) -> Tensor:
+        if isinstance(given, int):
+            data = np.full(given * BYTES[type], 0xFF, np.uint8).view(memory_type(type))
+            return Tensor(name, type, data, out, False)
+        flat = np.ascontiguousarray(given).reshape(-1)
+        if flat.dtype.itemsize != BYTES[type]:
+            raise UsageError(f"{name} is {type}, the array given for it holds {flat.dtype}")
+        data = flat.view(memory_type(type))
+        return Tensor(name, type, data.copy() if out else data, out, out)
+
+    def check(self, g: Gang, pos: Positions, t: Tensor, index: Array, count: int) -> Array:
+        """Which accesses of `count` elements are inside and aligned; others are findings."""
+        good = (index >= 0) & (index + count <= len(t.data))
+        if not good.all():
+            k = int(np.flatnonzero(~good)[0])
+            g.report("out of bounds", int(pos[k]), t.name, int(index[k]), f"the tensor has {len(t.data)} elements")
+        if count > 1:
+            aligned = index % count == 0 if count & (count - 1) == 0 else good
+            if not aligned.all():
+                k = int(np.flatnonzero(~aligned)[0])
+                g.report("misaligned", int(pos[k]), t.name, int(index[k]), f"{count * t.bytes} bytes at once")
+            good &= aligned
+        return good
+
+    def read(self, g: Gang, pos: Positions, t: Tensor, index: Array, count: int) -> Array:
+        """[accesses, count] raw elements.  Indices were checked."""
+        elements = index[:, None] + np.arange(count)
+        g.wave.tally.global_access(g.warps[pos], index * t.bytes, count * t.bytes, False)
+        if t.out:
+            self.check_read(g, pos, t, elements)
+        elif g.wave.kernel.dependent and not g.wave.waited[pos + g.lo].all():
+            k = int(np.flatnonzero(~g.wave.waited[pos + g.lo])[0])
+            g.report("dependent read", int(pos[k]), t.name, int(index[k]), "the kernel before may still write it")
+        return t.data[elements]
+
+    def check_read(self, g: Gang, pos: Positions, t: Tensor, elements: Array) -> None:
+        owner = t.owner[elements]
+        blank = (owner == -1) & (not t.given)
+        if blank.any():
+            i, j = (int(v[0]) for v in np.nonzero(blank))
+            g.report("uninitialized read", int(pos[i]), t.name, int(elements[i, j]), "nothing has written it")
+        me = g.wave.threads_of(g.lanes[pos])[:, None]
+        bad = (owner >= 0) & (owner != me) & ~g.wave.ordered(g.warps[pos], owner, t.epoch[elements])
+        if bad.any():
+            i, j = (int(v[0]) for v in np.nonzero(bad))
+            detail = f"read after a write by {g.wave.thread_name(int(owner[i, j]))} without order"
+            g.report("global race", int(pos[i]), t.name, int(elements[i, j]), detail)
+        t.reader[elements] = me
+        t.read_epoch[elements] = g.wave.clocks.epoch[g.warps[pos]][:, None]
+
+    def write(self, g: Gang, pos: Positions, t: Tensor, index: Array, values: Array) -> None:
+        """`values` [accesses, count].  Indices were checked."""
+        elements = index[:, None] + np.arange(values.shape[1])
+        g.wave.tally.global_access(g.warps[pos], index * t.bytes, values.shape[1] * t.bytes, True)
+        if self.check_write(g, pos, t, elements):
+            t.data[elements] = values
+
+    def check_write(self, g: Gang, pos: Positions, t: Tensor, elements: Array) -> bool:
+        if not t.out:
+            g.report("not supported", int(pos[0]), t.name, int(elements[0, 0]), "a write to an operand")
+            return False
+        wave = g.wave
+        me = np.broadcast_to(wave.threads_of(g.lanes[pos])[:, None], elements.shape)
+        self.check_owner(g, pos, t, elements, me)
+        t.owner[elements] = me
+        t.epoch[elements] = wave.clocks.epoch[g.warps[pos]][:, None]
+        clash = t.owner[elements] != me
+        if clash.any():
+            i, j = (int(v[0]) for v in np.nonzero(clash))
+            g.report("two owners", int(pos[i]), t.name, int(elements[i, j]), "two threads write it in one statement")
+        return True
+
+    def check_owner(self, g: Gang, pos: Positions, t: Tensor, elements: Array, me: Array) -> None:
+        wave, warps = g.wave, g.warps[pos]
+        owner = t.owner[elements]
+        bad = (owner != -1) & (owner != me)
+        if bad.any():
+            bad &= (owner == ATOMIC) | ~wave.ordered(warps, owner, t.epoch[elements])
+        if bad.any():
+            i, j = (int(v[0]) for v in np.nonzero(bad))
+            detail = f"{wave.thread_name(int(owner[i, j]))} writes it too, without order"
+            g.report("two owners", int(pos[i]), t.name, int(elements[i, j]), detail)
+        reader = t.reader[elements]
+        late = (reader >= 0) & (reader != me)
+        if late.any():
+            late &= ~wave.ordered(warps, reader, t.read_epoch[elements])
+        if late.any():
+            i, j = (int(v[0]) for v in np.nonzero(late))
+            detail = f"a write of what {wave.thread_name(int(reader[i, j]))} reads without order"
+            g.report("global race", int(pos[i]), t.name, int(elements[i, j]), detail)
+
+    def finish(self, findings: Findings, kernel: Kernel) -> None:
+        """Every element of a result whose contents were not given must have been written."""
+        for t in self.tensors.values():
+            missing = np.flatnonzero(t.owner == -1)
+            if len(missing) and t.out and not t.given:
+                detail = f"{len(missing)} of {len(t.data)} elements"
+                findings.add("not written", kernel.comment, -1, -1, t.name, int(missing[0]), detail)

@@ -1,0 +1,123 @@
+"""A kernel compiled for the simulator: statements as closures over a gang.
+
+A statement that may block (a barrier among gangs, a wait for a ring) compiles to a generator that yields a `Wait`; a
+list that holds such a statement is run as a generator too, every other one as plain calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from emmy.ir.kernel import Bin, Call, Convert, Kernel, S, Select, Un, children
+from emmy.ir.kernel.statements import For, If, Roles
+
+if TYPE_CHECKING:
+    from emmy.codegen.simulate.counters import Tally
+    from emmy.codegen.simulate.gang import Gang
+
+
+@dataclass(slots=True)
+class Wait:
+    """Why a gang does not go on."""
+
+    gang: Gang
+    ready: Callable[[], bool]
+    what: str
+
+
+Run = Callable[["Gang"], None]
+Steps = Callable[["Gang"], Iterator[Wait]]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """One statement: `steps` where it may block, else `run`."""
+
+    run: Run | None
+    steps: Steps | None = None
+
+
+@dataclass(slots=True)
+class Body:
+    statements: list[Compiled]
+    blocking: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.blocking = any(c.steps is not None for c in self.statements)
+
+    def run(self, g: Gang) -> None:
+        for c in self.statements:
+            c.run(g)  # type: ignore[misc]
+
+    def steps(self, g: Gang) -> Iterator[Wait]:
+        for c in self.statements:
+            if c.run is not None:
+                c.run(g)
+            else:
+                yield from c.steps(g)  # type: ignore[misc]
+
+
+Build = Callable[["Compiler", Any], Compiled]  # of a statement of one type
+_FLOPS: Final = {"fma": 2}
+_NO_FLOPS: Final = (
+    "round_", "pack_", "unpack_", "bits_of", "f32_of", "join", "cast", "where", "lt", "le", "eq", "ne", "isnan",
+    "isinf",
+)  # fmt: skip
+_FLOAT: Final = ("f32", "f64")
+
+
+def cost(node: object) -> tuple[int, int]:
+    """(instructions, floating operations a thread) of the values inside a statement, those of its bodies left out."""
+    alu = flops = 0
+    if isinstance(node, Bin | Un):
+        alu, flops = 1, int(node.type in _FLOAT)
+    elif isinstance(node, Call):
+        counts = node.type in _FLOAT and not node.name.startswith(_NO_FLOPS)
+        alu, flops = 1, _FLOPS.get(node.name, 1) if counts else 0
+    elif isinstance(node, Select | Convert):
+        alu = 1
+    if isinstance(node, For):
+        parts: Iterator[object] = iter((node.start, node.stop, node.step))
+    elif isinstance(node, If):
+        parts = iter((node.cond,))
+    elif isinstance(node, Roles):
+        parts = iter(())
+    else:
+        parts = children(node)
+    for part in parts:
+        a, f = cost(part)
+        alu, flops = alu + a, flops + f
+    return alu, flops
+
+
+class Compiler:
+    """`concurrent`: several gangs run (roles, rings, named barriers, clusters), so barriers block."""
+
+    def __init__(self, kernel: Kernel, tally: Tally, builders: dict[type, Build], concurrent: bool) -> None:
+        self.kernel, self.tally, self.builders, self.concurrent = kernel, tally, builders, concurrent
+        self.types: dict[str, str] = {}  # declared registers
+
+    def body(self, statements: tuple[S, ...]) -> Body:
+        return Body([self.statement(s) for s in statements if type(s) in self.builders])
+
+    def statement(self, s: S) -> Compiled:
+        built = self.builders[type(s)](self, s)
+        return Compiled(self.counted(s, built.run), None) if built.run is not None else built
+
+    def counted(self, s: S, run: Run) -> Run:
+        """Notes the statement and counts it, a warp at a time."""
+        tally, kind = self.tally, type(s).__name__
+        alu, flops = cost(s)
+
+        def noted(g: Gang) -> None:
+            g.at = s
+            if tally.on:
+                warps, threads = g.census()
+                tally.instructions[kind] += warps
+                tally.instructions["alu"] += alu * warps
+                tally.flops += flops * threads
+            run(g)
+
+        return noted

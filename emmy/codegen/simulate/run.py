@@ -1,0 +1,102 @@
+"""The simulator's front door: one launch of a kernel on the CPU."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from emmy.codegen.simulate.copies import COPIES, AsyncGroups
+from emmy.codegen.simulate.counters import Counters, Tally
+from emmy.codegen.simulate.findings import Finding, Findings
+from emmy.codegen.simulate.gang import Gang
+from emmy.codegen.simulate.globals import Globals
+from emmy.codegen.simulate.matrices import MATRICES
+from emmy.codegen.simulate.numbers import RAW, memory_type, uniform
+from emmy.codegen.simulate.program import Build, Compiler
+from emmy.codegen.simulate.statements import STATEMENTS
+from emmy.codegen.simulate.wave import Wave
+from emmy.ir.evaluate import integer
+from emmy.ir.kernel import Kernel
+from emmy.ir.target import Target
+
+BUILDERS: Final[dict[type, Build]] = {**STATEMENTS, **MATRICES, **COPIES}
+LANES: Final = 16384  # threads that run together at most
+MARKS: Final = 64 << 20  # bytes of the marks of shared memory of the blocks that run together
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """`outputs`: results by parameter, flat.  No finding means that nothing wrong was seen in this launch."""
+
+    outputs: dict[str, npt.NDArray[Any]]
+    findings: tuple[Finding, ...]
+    counters: Counters
+
+
+def simulate(
+    kernel: Kernel, target: Target, arrays: Mapping[str, npt.NDArray[Any]], sizes: Mapping[str, int],
+    results: Mapping[str, npt.NDArray[Any] | int], *, seed: int = 0, count: bool = True,
+) -> Simulation:  # fmt: skip
+    """One launch of `kernel`.
+
+    `arrays` holds the operands by parameter, in the numpy type of their storage type (bf16 and f8 as ml_dtypes), any
+    shape.  `results` holds for each result its number of elements, or an array with its contents before the launch.
+    `sizes` binds symbolic sizes.  `seed` decides the order in which gangs and communicating blocks run.  Without
+    `count` the counters of memory stay 0.  Raises UsageError where a parameter is missing or of another type.
+    """
+    findings, tally = Findings(kernel.name), Tally(count)
+    memory = Globals(kernel, arrays, results)
+    machine = _Launch(kernel, target, sizes, memory, findings, tally, random.Random(seed))
+    with np.errstate(all="ignore"):
+        machine.run()
+    memory.finish(findings, kernel)
+    outputs = {t.name: _typed(t.data, t.type) for t in memory.tensors.values() if t.out}
+    return Simulation(outputs, tuple(findings.kept.values()), machine.counters())
+
+
+def _typed(data: npt.NDArray[Any], type: str) -> npt.NDArray[Any]:
+    return data.view(np.bool_ if type == "bool" else RAW.get(type, memory_type(type)))
+
+
+class _Launch:
+    def __init__(
+        self, kernel: Kernel, target: Target, sizes: Mapping[str, int], memory: Globals, findings: Findings,
+        tally: Tally, chance: random.Random,
+    ) -> None:  # fmt: skip
+        self.kernel, self.target, self.memory, self.chance = kernel, target, memory, chance
+        self.findings, self.tally = findings, tally
+        self.grid = (integer(kernel.grid[0], sizes), integer(kernel.grid[1], sizes), integer(kernel.grid[2], sizes))
+        self.env = {p.name: uniform(sizes[p.name], "i64") for p in kernel.params if p.role == "size"}
+        self.compiler = Compiler(kernel, tally, BUILDERS, False)
+        self.body = self.compiler.body(kernel.body)
+
+    def run(self) -> None:
+        for blocks in self.batches():
+            wave = Wave(self.kernel, self.grid, blocks, self.memory, self.findings, self.tally, 0)
+            wave.copies = AsyncGroups(wave)
+            gang = Gang(wave, 0, wave.lanes, dict(self.env))
+            self.body.run(gang)
+            wave.copies.finish()
+
+    def batches(self) -> Iterator[npt.NDArray[np.int64]]:
+        """Blocks that run together."""
+        k = self.kernel
+        total = self.grid[0] * self.grid[1] * self.grid[2]
+        warps = -(-k.threads // 32)
+        marks = max(1, k.smem) * (4 + 4 * warps)
+        at_once = max(1, min(LANES // (32 * warps), MARKS // marks))
+        for first in range(0, total, at_once):
+            yield np.arange(first, min(total, first + at_once), dtype=np.int64)
+
+    def counters(self) -> Counters:
+        t = self.tally
+        return Counters(
+            sectors_read=t.sectors[0], sectors_written=t.sectors[1], bytes_read=t.bytes[0], bytes_written=t.bytes[1],
+            shared_bytes=t.shared_bytes, shared_accesses=t.shared_accesses, conflicts=t.conflicts,
+            instructions=dict(t.instructions), flops=t.flops, barriers=t.barriers, registers=0,
+        )  # fmt: skip

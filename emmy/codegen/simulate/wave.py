@@ -1,0 +1,93 @@
+"""A wave: blocks that run at the same time, with their memories and clocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from emmy.codegen.simulate.clocks import Clocks
+from emmy.codegen.simulate.counters import Tally
+from emmy.codegen.simulate.findings import Findings, Kind
+from emmy.codegen.simulate.globals import ATOMIC, Globals
+from emmy.codegen.simulate.numbers import Array
+from emmy.codegen.simulate.shared import Shared
+from emmy.ir.kernel import Kernel, S
+from emmy.ir.show_kernel import show_statement
+
+if TYPE_CHECKING:
+    from emmy.codegen.simulate.copies import AsyncGroups
+    from emmy.codegen.simulate.gang import Gang, Positions
+
+
+class Wave:
+    """`blocks`: numbers of the blocks in the grid.  Threads of a block are padded to whole warps (`room`).
+
+    A domain is a block or, with clusters, a cluster: threads of one domain can be ordered, by clocks.
+    """
+
+    copies: AsyncGroups
+
+    def __init__(
+        self, kernel: Kernel, grid: tuple[int, int, int], blocks: npt.NDArray[np.int64], memory: Globals,
+        findings: Findings, tally: Tally, agents: int,
+    ) -> None:  # fmt: skip
+        self.kernel, self.grid, self.blocks = kernel, grid, blocks
+        self.memory, self.findings, self.tally = memory, findings, tally
+        x, y = grid[0], grid[1]
+        self.ids = np.stack([blocks % x, blocks // x % y, blocks // (x * y)], axis=1)
+        self.threads, self.room = kernel.threads, -(-kernel.threads // 32) * 32
+        a, b, c = kernel.cluster
+        self.cluster = a * b * c
+        self.domain = self.cluster * self.room  # threads
+        self.clocks = Clocks(len(blocks) // self.cluster, self.domain // 32, agents)
+        self.shared = Shared(kernel, len(blocks), self.cluster, self.room, self.clocks)
+        self.waited = np.zeros(len(blocks) * self.room, np.bool_)  # DependentWait
+        self.clock = 0
+        self.partial = bool(kernel.rings)
+        self.warps = self.room // 32
+
+    @property
+    def lanes(self) -> int:
+        return len(self.blocks) * self.room
+
+    def touch(self, g: Gang, pos: Positions) -> None:
+        """Notes which lanes used memory since their warp's last barrier (arrivals publish what they did)."""
+        if self.partial:
+            lanes = g.lanes[pos]
+            self.clocks.touched[lanes >> 5, lanes & 31] = True
+
+    def fence(self, g: Gang) -> None:
+        """Fence(device): orders nothing inside of a block beyond what barriers do."""
+
+    def threads_of(self, lanes: Array) -> Array:
+        """Numbers of threads in the grid, with the block's padded size."""
+        out: Array = self.blocks[lanes // self.room] * self.room + lanes % self.room
+        return out
+
+    def thread_name(self, thread: int) -> str:
+        if thread == ATOMIC:
+            return "an atomic"
+        return f"block {thread // self.room} thread {thread % self.room}"
+
+    def ordered(self, warps: Array, threads: Array, epoch: Array) -> Array:
+        """Whether what those threads of the grid did in an epoch is ordered before what the warps do now."""
+        block = threads // self.room
+        own = np.searchsorted(self.blocks, block)
+        own = np.minimum(own, len(self.blocks) - 1)
+        here = self.blocks[own] == block
+        warp = own * self.warps + threads % self.room // 32
+        per = self.clocks.warps
+        mine = np.broadcast_to(warps[:, None], threads.shape)
+        same = here & (warp // per == mine // per)
+        seen = self.clocks.seen[mine, np.where(same, warp % per, 0)] >= epoch
+        return np.where(same, seen, self.foreign(mine, threads, epoch))
+
+    def foreign(self, warps: Array, threads: Array, epoch: Array) -> Array:
+        """Order between blocks: none without atomics."""
+        return np.zeros(threads.shape, np.bool_)
+
+    def report(self, kind: Kind, at: S, lane: int, buffer: str, index: int, detail: str) -> None:
+        block = int(self.blocks[lane // self.room])
+        self.findings.add(kind, show_statement(at), block, lane % self.room, buffer, index, detail)
