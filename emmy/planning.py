@@ -10,7 +10,8 @@ from emmy.egraph.model import ModelGraph
 from emmy.egraph.naming import Names, unique
 from emmy.ir.graph import Graph, Node, Output, Ref
 from emmy.ir.kernel import Kernel
-from emmy.ir.plan import Buffer, KernelLaunch, OpaqueLaunch, Plan, Role
+from emmy.ir.loop import const
+from emmy.ir.plan import Buffer, KernelLaunch, OpaqueLaunch, Plan, Role, TensorMap
 from emmy.ir.tensor import OpaqueCall, Program
 from emmy.selection import Priced
 
@@ -71,12 +72,22 @@ def build_plan(
         launches.append(
             KernelLaunch(
                 k.name, c.operands, c.results, tuple(p.name for p in k.params if p.role == "size"), k.grid, k.threads,
-                k.dynamic_smem, c.source, c.priced.body.hash, s.family, s.row.text, c.at_build,
+                k.dynamic_smem, c.source, c.priced.body.hash, s.family, s.row.text, c.at_build, tensor_maps(k),
+                k.cluster, k.dependent,
             )
         )  # fmt: skip
     kept = {n for l in launches for n in (*l.operands, *l.results)} | returned
     live = tuple(b for b in buffers.values() if b.name in kept or b.role == "input")
     return Plan(arch, live, tuple(launches), outputs, graph.sizes)
+
+
+def tensor_maps(kernel: Kernel) -> tuple[TensorMap, ...]:
+    """The kernel's maps, with their tensors numbered among its operands and results."""
+    tensors = [p.name for p in kernel.params if p.role != "size"]
+    return tuple(
+        TensorMap(tensors.index(m.param), m.type, m.shape, m.strides, m.box, m.swizzle, m.offset or const(0))
+        for m in kernel.maps
+    )
 
 
 def _touched(model: ModelGraph, chosen: Sequence[Chosen | ChosenOpaque]) -> list[int]:

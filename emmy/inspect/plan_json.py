@@ -1,7 +1,8 @@
 """A plan as JSON and back.  `plan.json` is data: reading it builds dataclasses and nothing else.
 
     plan   = {arch, sizes, buffers, launches, outputs}
-    launch = {kind: "kernel", name, operands, results, sizes, grid, block, smem, source, body, family, row, at_build}
+    launch = {kind: "kernel", name, operands, results, sizes, grid, block, smem, source, body, family, row, at_build,
+              maps, cluster, dependent}
            | {kind: "opaque", name, operands, results, node}
     arg    = null | bool | int | text | {float} | {ref} | {expr} | [arg, ..]     an argument of a Torch IR node
 
@@ -11,14 +12,14 @@ are in the text form of `emmy.ir.parse`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from emmy.errors import EmmyError, PlanError
 from emmy.ir.graph import Node, Output, Ref, SizeVar
 from emmy.ir.loop import Expr
 from emmy.ir.parse import parse_expr, parse_tensor
-from emmy.ir.plan import Buffer, KernelLaunch, Launch, OpaqueLaunch, Plan
+from emmy.ir.plan import Buffer, KernelLaunch, Launch, OpaqueLaunch, Plan, TensorMap
 
 FORMAT: Final = "emmy-plan"
 VERSION: Final = 1
@@ -49,7 +50,15 @@ def _launch(n: Launch) -> dict[str, Any]:
     return {
         "kind": "kernel", "name": n.name, "operands": list(n.operands), "results": list(n.results),
         "sizes": list(n.sizes), "grid": [e.text for e in n.grid], "block": n.block, "smem": n.smem, "body": n.body,
-        "family": n.family, "row": n.row, "at_build": n.at_build,
+        "family": n.family, "row": n.row, "at_build": n.at_build, "maps": [_map(m) for m in n.maps],
+        "cluster": list(n.cluster), "dependent": n.dependent,
+    }  # fmt: skip
+
+
+def _map(m: TensorMap) -> dict[str, Any]:
+    return {
+        "argument": m.argument, "type": m.type, "shape": [e.text for e in m.shape],
+        "strides": [e.text for e in m.strides], "box": list(m.box), "swizzle": m.swizzle, "offset": m.offset.text,
     }  # fmt: skip
 
 
@@ -114,8 +123,19 @@ def _read_launch(n: Mapping[str, Any], sources: Mapping[str, str]) -> Launch:
     x, y, z = (parse_expr(e) for e in n["grid"])
     return KernelLaunch(
         n["name"], operands, results, tuple(n["sizes"]), (x, y, z), n["block"], n["smem"], sources[n["name"]],
-        n["body"], n["family"], n["row"], n["at_build"],
+        n["body"], n["family"], n["row"], n["at_build"], tuple(_read_map(m) for m in n.get("maps", ())),
+        _cluster(n.get("cluster", (1, 1, 1))), n.get("dependent", False),
     )  # fmt: skip
+
+
+def _read_map(m: Mapping[str, Any]) -> TensorMap:
+    shape, strides = (tuple(parse_expr(e) for e in m[of]) for of in ("shape", "strides"))
+    return TensorMap(m["argument"], m["type"], shape, strides, tuple(m["box"]), m["swizzle"], parse_expr(m["offset"]))
+
+
+def _cluster(extents: Sequence[int]) -> tuple[int, int, int]:
+    x, y, z = extents
+    return x, y, z
 
 
 def _read_node(n: Mapping[str, Any]) -> Node:

@@ -5,8 +5,8 @@
     Launch = KernelLaunch(...) | OpaqueLaunch(...)
 
 A kernel's parameters are: a pointer to each operand in slot order, a pointer to each result in order, then each
-symbolic size (`long long`) in the order of `sizes`.  Grid extents are Loop IR integer expressions over `Size`, bound
-when the plan is instantiated for concrete sizes.
+symbolic size (`long long`) in the order of `sizes`, then each tensor map in the order of `maps`.  Grid extents are Loop
+IR integer expressions over `Size`, bound when the plan is instantiated for concrete sizes.
 """
 
 from __future__ import annotations
@@ -32,11 +32,30 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A parameter that describes a tensor to TMA: 128 bytes that the host encodes once it knows where the tensor lies.
+
+    `argument` numbers the tensor among the launch's operands and results.  `shape`, `strides` (elements, the last is 1)
+    and `box` go from the outermost dimension to the innermost; `swizzle` is 0, 32, 64 or 128 bytes; the map's origin is
+    element `offset` of the tensor.  They are those of `emmy.ir.kernel.TensorMap`.
+    """
+
+    argument: int
+    type: str
+    shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    box: tuple[int, ...]
+    swizzle: int
+    offset: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class KernelLaunch:
     """One generated kernel.  `operands[i]` is the buffer of the body's slot i, `results[k]` of its output k.
 
-    `block` counts threads; `smem` is dynamic shared memory in bytes; `body` is the identity of the loop body and `row`
-    the schedule's canonical spelling, `family` the code generator that made it.
+    `block` counts threads; `smem` is dynamic shared memory in bytes; `cluster` blocks run together and divide the grid;
+    `dependent`: may start while the kernel before still runs, for which it waits itself.  `body` is the identity of the
+    loop body and `row` the schedule's canonical spelling, `family` the code generator that made it.
     """
 
     name: str
@@ -52,6 +71,9 @@ class KernelLaunch:
     row: str
     # runs once when the plan is built: reads parameters and constants only
     at_build: bool = False
+    maps: tuple[TensorMap, ...] = ()
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    dependent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

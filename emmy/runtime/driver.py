@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import addressof, c_uint64, c_void_p
+from ctypes import addressof, c_char, c_uint64, c_void_p, memmove, string_at
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,6 +11,15 @@ from emmy.errors import DeviceError
 
 # what a block may use of shared memory, static and dynamic together, without asking (CUDA C++ Programming Guide)
 _SMEM_UNASKED: Final = 48 << 10
+# blocks of a cluster that every GPU with clusters supports (the same guide, "Thread Block Clusters")
+_CLUSTER_UNASKED: Final = 8
+MAP_BYTES: Final = 128
+# element types of a tensor map; of 8-bit types only the width matters
+_MAP_TYPES: Final = {
+    "bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32", "f64": "FLOAT64", "i32": "INT32", "u32": "UINT32",
+    "i64": "INT64", "u64": "UINT64", "i16": "UINT16",
+    **dict.fromkeys(("f8e4m3", "f8e5m2", "i8", "u8", "bool"), "UINT8"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,29 +32,48 @@ class Function:
 
 
 class Arguments:
-    """A kernel's parameters, each of 8 bytes (a pointer or a `long long`), in memory that the driver reads."""
+    """A kernel's parameters in memory that the driver reads: `values` of 8 bytes (a pointer or a `long long`), then
+    `maps` tensor maps of 128 bytes, which are zeros until they are set.
+    """
 
-    __slots__ = ("_places", "address", "values")
+    __slots__ = ("_maps", "_places", "address", "values")
 
-    def __init__(self, values: Sequence[int]) -> None:
+    def __init__(self, values: Sequence[int], maps: int = 0) -> None:
         n = max(1, len(values))
         self.values = (c_uint64 * n)(*values)
-        first = addressof(self.values)
-        self._places = (c_void_p * n)(*(first + 8 * k for k in range(n)))
+        self._maps = (c_char * (MAP_BYTES * maps))()
+        first, map = addressof(self.values), addressof(self._maps)
+        places = [*(first + 8 * k for k in range(len(values))), *(map + MAP_BYTES * k for k in range(maps))]
+        self._places = (c_void_p * max(1, len(places)))(*places)
         self.address = addressof(self._places)
+
+    def set_map(self, k: int, encoded: bytes) -> None:
+        memmove(addressof(self._maps) + MAP_BYTES * k, encoded, MAP_BYTES)
+
+    def map(self, k: int) -> bytes:
+        return self._maps.raw[MAP_BYTES * k : MAP_BYTES * (k + 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """One launch; `block` is threads, `smem` dynamic shared memory in bytes.  Its arguments' values may change."""
+    """One launch; `block` is threads, `smem` dynamic shared memory in bytes.  Its arguments' values may change.
+
+    `cluster` blocks run together.  `dependent`: it may start before the kernel ahead of it in the stream has finished.
+    """
 
     function: Function
     grid: tuple[int, int, int]
     block: int
     smem: int
     arguments: Arguments
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    dependent: bool = False
 
     def launch(self, stream: int) -> None:
+        if self.dependent or self.cluster != (1, 1, 1):
+            config = _launch_config(self, stream)
+            _call("cuLaunchKernelEx", config, self.function.handle, self.arguments.address, 0, what=self.function.name)
+            return
         _call(
             "cuLaunchKernel", self.function.handle, *self.grid, self.block, 1, 1, self.smem, stream,
             self.arguments.address, 0, what=self.function.name,
@@ -65,10 +93,20 @@ class KernelGraph:
         # each holds the address of its invocation's arguments, whose values the driver reads at each use
         self._params = [_node_params(invocation) for invocation in invocations]
         for invocation, params in zip(invocations, self._params, strict=True):
-            after = self._nodes[-1:]
-            node = _call("cuGraphAddKernelNode", self._graph, after, len(after), params, what=invocation.function.name)
-            self._nodes.append(node)
+            self._nodes.append(self._add(invocation, params))
         self._exec = _call("cuGraphInstantiate", self._graph, 0)
+
+    def _add(self, invocation: Invocation, params: Any) -> Any:
+        """A node after the last one: after all of it, or once all of its blocks have let the next kernel start."""
+        before, what = self._nodes[-1:], invocation.function.name
+        after = [] if invocation.dependent else before
+        node = _call("cuGraphAddKernelNode", self._graph, after, len(after), params, what=what)
+        if invocation.dependent and before:
+            _call("cuGraphAddDependencies", self._graph, before, [node], [_programmatic_edge()], 1, what=what)
+        if invocation.cluster != (1, 1, 1):
+            attribute = _cluster_attribute(invocation.cluster)
+            _call("cuGraphKernelNodeSetAttribute", node, attribute.id, attribute.value, what=what)
+        return node
 
     def update(self, k: int) -> None:
         """Take the arguments of invocation `k` again.  Launches already enqueued keep theirs."""
@@ -117,6 +155,39 @@ def allow_smem(function: Function, smem: int) -> None:
     _call("cuFuncSetAttribute", function.handle, most, smem, what=f"{function.name}, {smem} bytes")
 
 
+def allow_cluster(function: Function, blocks: int) -> None:
+    """Ask for clusters of `blocks`, where that takes asking: every GPU that has clusters has those of eight."""
+    if blocks <= _CLUSTER_UNASKED:
+        return
+    from cuda.bindings import driver
+
+    large = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+    _call("cuFuncSetAttribute", function.handle, large, 1, what=f"{function.name}, clusters of {blocks}")
+
+
+def encode_map(
+    type: str, pointer: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int
+) -> bytes:
+    """The 128 bytes of a tensor map.  `strides` in bytes without the innermost; all from the outermost dimension on.
+
+    Raises DeviceError where the driver refuses: base not at 16 bytes, a stride that is no multiple of 16.
+    """
+    from cuda.bindings import driver
+
+    kind = getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_MAP_TYPES[type]}")
+    span = getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{f'{swizzle}B' if swizzle else 'NONE'}")
+    wide, narrow = driver.cuuint64_t, driver.cuuint32_t
+    encoded = _call(
+        "cuTensorMapEncodeTiled", kind, len(shape), pointer, [wide(n) for n in reversed(shape)],
+        [wide(n) for n in reversed(strides)], [narrow(n) for n in reversed(box)], [narrow(1)] * len(shape),
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, span,
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        what=f"{type} {list(shape)} at {pointer:#x}, strides of {list(strides)} bytes, box {list(box)}",
+    )  # fmt: skip
+    return string_at(encoded.getPtr(), MAP_BYTES)
+
+
 def primary_context(device: int) -> Any:
     """The device's primary context, the one that PyTorch uses."""
     _call("cuInit", 0)
@@ -139,6 +210,44 @@ def _node_params(invocation: Invocation) -> Any:
     params.kernelParams = invocation.arguments.address
     params.extra = 0
     return params
+
+
+def _launch_config(invocation: Invocation, stream: int) -> Any:
+    from cuda.bindings import driver
+
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = invocation.grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = invocation.block, 1, 1
+    config.sharedMemBytes = invocation.smem
+    config.hStream = stream
+    attributes = [_cluster_attribute(invocation.cluster)] if invocation.cluster != (1, 1, 1) else []
+    if invocation.dependent:
+        early = driver.CUlaunchAttribute()
+        early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        early.value.programmaticStreamSerializationAllowed = 1
+        attributes.append(early)
+    config.attrs, config.numAttrs = attributes, len(attributes)
+    return config
+
+
+def _cluster_attribute(cluster: tuple[int, int, int]) -> Any:
+    from cuda.bindings import driver
+
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    of = attribute.value.clusterDim
+    of.x, of.y, of.z = cluster
+    return attribute
+
+
+def _programmatic_edge() -> Any:
+    """What a capture makes of a launch with programmatic stream serialization (CUDA C++ Programming Guide)."""
+    from cuda.bindings import driver
+
+    edge = driver.CUgraphEdgeData()
+    edge.from_port = int(driver.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC)
+    edge.type = int(driver.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
+    return edge
 
 
 def _call(name: str, *args: Any, what: str = "") -> Any:

@@ -110,7 +110,10 @@ def _check_names(launch: Launch, buffers: dict[str, Buffer], declared: set[str])
             raise PlanError(f"launch {launch.name!r} names {name!r}, which is no buffer of the plan")
     if not isinstance(launch, KernelLaunch):
         return
-    used = {*launch.sizes, *(s for e in launch.grid for s in e.sizes)}
+    mapped = [e for m in launch.maps for e in (*m.shape, *m.strides, m.offset)]
+    used = {*launch.sizes, *(s for e in (*launch.grid, *mapped) for s in e.sizes)}
+    if any(not 0 <= m.argument < len(launch.operands) + len(launch.results) for m in launch.maps):
+        raise PlanError(f"launch {launch.name!r} maps a tensor that it does not have")
     if used - declared:
         raise PlanError(f"launch {launch.name!r} uses sizes that the plan lacks: {', '.join(sorted(used - declared))}")
     if used and launch.at_build:

@@ -10,7 +10,8 @@ from emmy.ir.dtype import DTYPES
 from emmy.ir.loop import Tensor
 from emmy.ir.plan import Buffer, KernelLaunch, Launch, OpaqueLaunch
 from emmy.runtime.arena import Layout, Lifetime, place
-from emmy.runtime.driver import Arguments, Function, Invocation, KernelGraph
+from emmy.runtime.driver import Arguments, Function, Invocation, KernelGraph, encode_map
+from emmy.runtime.maps import BoundMap, Encode
 from emmy.runtime.sizes import Sizes, count, evaluate, shape
 
 # CUDA C++ Programming Guide, technical specifications of every compute capability
@@ -22,10 +23,16 @@ Functions = Mapping[tuple[str, str], Function]
 
 
 class Segment:
-    """Kernels in a row.  Arguments that are pointers are set by buffer name, and only what changed is set again."""
+    """Kernels in a row.  Arguments that are pointers are set by buffer name, and only what changed is set again.
 
-    def __init__(self, invocations: Sequence[Invocation], buffers: Sequence[Sequence[str]]) -> None:
+    `maps` are the tensor maps of each kernel, which follow the pointers of their tensors.
+    """
+
+    def __init__(
+        self, invocations: Sequence[Invocation], buffers: Sequence[Sequence[str]], maps: Sequence[Sequence[BoundMap]]
+    ) -> None:
         self.invocations = tuple(invocations)
+        self._maps = tuple(tuple(m) for m in maps)
         self._users: dict[str, list[tuple[int, int]]] = {}
         for k, names in enumerate(buffers):
             for slot, name in enumerate(names):
@@ -35,7 +42,11 @@ class Segment:
 
     def point(self, name: str, pointer: int) -> None:
         for k, slot in self._users.get(name, ()):
-            self.invocations[k].arguments.values[slot] = pointer
+            arguments = self.invocations[k].arguments
+            arguments.values[slot] = pointer
+            for number, map in enumerate(self._maps[k]):
+                if map.argument == slot:
+                    arguments.set_map(number, map.at(pointer))
             self._stale.add(k)
 
     def run(self, stream: int, graph: bool) -> None:
@@ -70,12 +81,13 @@ class Instance:
         launches: Sequence[Launch],
         sizes: Sizes,
         functions: Functions,
+        encode: Encode = encode_map,
     ) -> None:
         self.sizes = dict(sizes)
         self.shapes = {name: shape(b.tensor, sizes) for name, b in buffers.items() if _known(b.tensor, sizes)}
         self.lifetimes = tuple(Lifetime(n, self._bytes(buffers[n]), *span) for n, span in lives.items())
         self.layout: Layout = place(self.lifetimes)
-        self.steps = tuple(_steps(launches, sizes, functions))
+        self.steps = tuple(_steps(launches, sizes, functions, encode))
         self._segments = [s for s in self.steps if isinstance(s, Segment)]
         self._pointers: dict[str, int] = {}
         self._base = -1
@@ -108,7 +120,9 @@ def _known(tensor: Tensor, sizes: Sizes) -> bool:
     return all(e.sizes <= sizes.keys() for e in tensor.shape)
 
 
-def _steps(launches: Sequence[Launch], sizes: Sizes, functions: Functions) -> Iterator[Segment | OpaqueLaunch]:
+def _steps(
+    launches: Sequence[Launch], sizes: Sizes, functions: Functions, encode: Encode
+) -> Iterator[Segment | OpaqueLaunch]:
     """Runs of kernels between opaque launches, without the kernels that have nothing to do."""
     row: list[tuple[Invocation, KernelLaunch]] = []
     for launch in launches:
@@ -118,15 +132,16 @@ def _steps(launches: Sequence[Launch], sizes: Sizes, functions: Functions) -> It
                 row.append((_prepare(launch, grid, sizes, functions), launch))
             continue
         if row:
-            yield _segment(row)
+            yield _segment(row, sizes, encode)
         row = []
         yield launch
     if row:
-        yield _segment(row)
+        yield _segment(row, sizes, encode)
 
 
-def _segment(row: Sequence[tuple[Invocation, KernelLaunch]]) -> Segment:
-    return Segment([i for i, _ in row], [(*n.operands, *n.results) for _, n in row])
+def _segment(row: Sequence[tuple[Invocation, KernelLaunch]], sizes: Sizes, encode: Encode) -> Segment:
+    maps = [[BoundMap(m, sizes, encode) for m in n.maps] for _, n in row]
+    return Segment([i for i, _ in row], [(*n.operands, *n.results) for _, n in row], maps)
 
 
 def grid_of(launch: KernelLaunch, sizes: Sizes) -> tuple[int, int, int]:
@@ -136,11 +151,15 @@ def grid_of(launch: KernelLaunch, sizes: Sizes) -> tuple[int, int, int]:
         if not 0 <= extent <= limit:
             grid = f"launch {launch.name!r} has grid {(x, y, z)} for {dict(sizes)}"
             raise PlanError(grid, f"the limit is {_GRID_LIMITS}")
+    if any(extent % blocks for extent, blocks in zip((x, y, z), launch.cluster, strict=True)):
+        raise PlanError(
+            f"launch {launch.name!r} has grid {(x, y, z)}, which clusters of {launch.cluster} do not divide"
+        )
     return x, y, z
 
 
 def _prepare(launch: KernelLaunch, grid: tuple[int, int, int], sizes: Sizes, functions: Functions) -> Invocation:
     function = functions[launch.source, launch.name]
     pointers = [0] * (len(launch.operands) + len(launch.results))
-    arguments = Arguments([*pointers, *(sizes[name] for name in launch.sizes)])
-    return Invocation(function, grid, launch.block, launch.smem, arguments)
+    arguments = Arguments([*pointers, *(sizes[name] for name in launch.sizes)], len(launch.maps))
+    return Invocation(function, grid, launch.block, launch.smem, arguments, launch.cluster, launch.dependent)

@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Final
 
 import torch
@@ -328,6 +329,8 @@ def _load(plan: Plan, cache: CubinCache) -> dict[tuple[str, str], driver.Functio
             raise compiled
         functions[key] = driver.load(compiled.cubin, key[1], compiled.static_smem)
         driver.allow_smem(functions[key], dynamic)
+    for n in _kernels(plan.launches):
+        driver.allow_cluster(functions[n.source, n.name], prod(n.cluster))
     return functions
 
 

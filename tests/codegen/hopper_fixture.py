@@ -19,6 +19,8 @@ from emmy.ir.kernel import (
     ClusterBarrier,
     Cursor,
     Declare,
+    DependentLaunch,
+    DependentWait,
     Elem,
     For,
     If,
@@ -67,24 +69,27 @@ def _at(buffer: Buffer, *index: X | int) -> Place:
 
 def hopper_gemm(
     m: int, n: int, k: int, *, tile_n: int = 128, stages: int = 4, groups: int = 2, blocks: int = 0,
-    store: str = "tma", cluster: int = 1,
+    store: str = "tma", cluster: int = 1, dependent: bool = False,
 ) -> Kernel:  # fmt: skip
     """c[m, n] = sum over k of a[m, k] * b[n, k]; k and n multiples of 8 (rows of 16 bytes, as TMA needs them).
 
     Tiles of 128 x `tile_n` (a multiple of 64) by one or two consumer `groups`.  `blocks` > 0: so many persistent ones,
     else a block a tile.  `store`: tma (through shared memory) or direct.  `cluster` 2: two tiles of rows share the
-    columns' operand, of which each block brings one half to both.
+    columns' operand, of which each block brings one half to both.  `dependent`: it starts while the kernel before still
+    runs, and lets the next one start.
     """
-    return _Gemm(m, n, k, tile_n, stages, groups, blocks, store, cluster).kernel()
+    return _Gemm(m, n, k, tile_n, stages, groups, blocks, store, cluster, dependent).kernel()
 
 
 class _Gemm:
     def __init__(
-        self, m: int, n: int, k: int, tile_n: int, stages: int, groups: int, blocks: int, store: str, cluster: int
-    ) -> None:
+        self, m: int, n: int, k: int, tile_n: int, stages: int, groups: int, blocks: int, store: str, cluster: int,
+        dependent: bool,
+    ) -> None:  # fmt: skip
         assert k % 8 == 0 and n % 8 == 0 and tile_n % 64 == 0
         self.m, self.n, self.k = m, n, k
         self.tile_n, self.groups, self.blocks, self.store, self.cluster = tile_n, groups, blocks, store, cluster
+        self.dependent = dependent
         self.per_group = 2 // groups  # blocks of 64 rows
         self.k_blocks = -(-k // DEPTH)
         self.tiles_n = -(-n // tile_n)
@@ -109,6 +114,7 @@ class _Gemm:
         body += [
             InitRings(),
             together,
+            *([DependentLaunch(), DependentWait()] if self.dependent else []),
             Roles((Role("producer", 4, few, self.produce()), Role("consumer", 4 * self.groups, many, self.consume()))),
         ]
         if self.cluster > 1:
@@ -117,6 +123,7 @@ class _Gemm:
         return Kernel(
             "k_hopper", comment, params, shared, (const(launched), const(1), const(1)), 128 * (1 + self.groups),
             tuple(body), rings=(self.ring,), maps=tuple(maps), cluster=(self.cluster, 1, 1),
+            dependent=self.dependent,
         )  # fmt: skip
 
     @property

@@ -22,6 +22,7 @@ KERNELS: dict[str, Kernel] = {
     "direct": hopper_gemm(500, 504, 200, store="direct"),
     "narrow": hopper_gemm(100, 72, 64, tile_n=64, stages=8),
     "pairs": hopper_gemm(1024, 512, 512, tile_n=256, cluster=2, blocks=66),
+    "early": hopper_gemm(512, 512, 512, tile_n=256, blocks=132, dependent=True),
     "pairs of narrow tiles": hopper_gemm(300, 512, 512, tile_n=192, groups=1, cluster=2, store="direct"),
 }
 
