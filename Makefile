@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTHON ?= python
 
-.PHONY: demo test lint test-gpu clean
+.PHONY: demo test lint test-simulate test-gpu clean
 
 # Made again when the dependencies change; otherwise the existing environment is used as it is.
 $(READY): pyproject.toml constraints.txt
@@ -31,6 +31,10 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Every sampled schedule row of every family in the simulator, and every mutant; minutes, and no GPU.
+test-simulate: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m simulate -n 2 --dist worksteal tests/simulate
 
 # Uses the active interpreter and installs nothing: PyTorch there must be able to see a GPU.
 test-gpu:

@@ -10,11 +10,13 @@ from contextlib import contextmanager
 import typer
 
 from emmy.cli.compile import CompileOptions, compile_command
+from emmy.cli.db import db_app
 from emmy.cli.doctor import DoctorOptions, doctor_command
 from emmy.cli.ops import OpsOptions, ops_command
 from emmy.cli.options import with_options
 from emmy.cli.run import RunOptions, run_command
 from emmy.cli.saturate import SaturateOptions, saturate_command
+from emmy.cli.simulate import SimulateOptions, simulate_command
 from emmy.errors import EmmyError, UsageError
 
 app = typer.Typer(
@@ -28,8 +30,10 @@ app = typer.Typer(
 app.command("saturate")(with_options(saturate_command, SaturateOptions))
 app.command("compile")(with_options(compile_command, CompileOptions))
 app.command("run")(with_options(run_command, RunOptions))
+app.command("simulate")(with_options(simulate_command, SimulateOptions))
 app.command("doctor")(with_options(doctor_command, DoctorOptions))
 app.command("ops")(with_options(ops_command, OpsOptions))
+app.add_typer(db_app, name="db")
 
 
 @contextmanager

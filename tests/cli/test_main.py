@@ -11,7 +11,7 @@ from tests.cli.conftest import Emmy
 def test_help_names_every_command(emmy: Emmy) -> None:
     shown = emmy("--help")
     assert shown.code == 0
-    assert all(f"  {name}" in shown.out for name in ("saturate", "compile", "run", "doctor", "ops"))
+    assert all(f"  {name}" in shown.out for name in ("saturate", "compile", "run", "simulate", "doctor", "ops"))
 
 
 def test_starting_up_imports_nothing_heavy() -> None:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```console( gpu)?\n(.*?)^```", re.M | re.S)
 # these set up or run the suite itself: that they are make targets is all that is checked here
-SUITE = {"make test", "make lint", "make demo", "make test-gpu"}
+SUITE = {"make test", "make lint", "make demo", "make test-gpu", "make test-simulate"}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,79 @@
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Emmy
+
+NORM = "nn.RMSNorm(64)(torch.randn(4, 64))"
+LINEAR = "x=torch.randn(8,32); w=torch.randn(16,32); F.linear(x, w)"
+TARGET = ("--target", "sm_90a", "--no-check")
+
+
+def test_the_chosen_kernels_are_simulated_and_right(emmy: Emmy) -> None:
+    done = emmy("simulate", "-c", NORM, *TARGET)
+    assert done.code == 0 and done.err == ""
+    assert "k_rms_norm" in done.out and "no finding, all values right" in done.out
+
+
+def test_the_table_fits_80_columns(emmy: Emmy) -> None:
+    done = emmy("simulate", "-c", LINEAR, *TARGET)
+    head, units, first, *_ = done.out.splitlines()
+    assert all(len(line) <= 80 for line in (head, units, first))
+    assert [len(head), len(units)] == [len(first)] * 2
+
+
+def test_results_for_machines_have_findings_errors_and_counters(emmy: Emmy) -> None:
+    done = emmy("simulate", "-c", NORM, *TARGET, "--json")
+    document = json.loads(done.out)
+    (kernel,) = document["kernels"]
+    assert document["ok"] and kernel["ok"] and kernel["chosen"] and kernel["findings"] == []
+    assert kernel["counters"]["bytes_written"] == 4 * 64 * 4
+    assert 0.0 < kernel["error_share"] < 1.0
+
+
+def test_sampled_rows_stand_in_for_the_chosen_one(emmy: Emmy) -> None:
+    done = emmy("simulate", "-c", NORM, *TARGET, "--all-rows", "3", "--json")
+    rows = [k["row"] for k in json.loads(done.out)["kernels"]]
+    assert len(set(rows)) == 3
+    again = emmy("simulate", "-c", NORM, *TARGET, "--all-rows", "3", "--json")
+    assert rows == [k["row"] for k in json.loads(again.out)["kernels"]]
+    other = emmy("simulate", "-c", NORM, *TARGET, "--all-rows", "3", "--seed", "7", "--json")
+    assert rows != [k["row"] for k in json.loads(other.out)["kernels"]]
+
+
+def test_a_pinned_row_is_simulated(emmy: Emmy) -> None:
+    done = emmy("simulate", "-c", NORM, *TARGET, "--pin", "WORK=t32", "--json")
+    (kernel,) = json.loads(done.out)["kernels"]
+    assert kernel["row"].startswith("WORK=t32,")
+
+
+def test_a_program_of_several_launches_runs_each_on_what_came_before(emmy: Emmy) -> None:
+    done = emmy("simulate", "-c", "torch.sort(torch.exp(torch.randn(4, 33)), -1)[0].neg().sum(-1)", *TARGET, "--json")
+    kernels = json.loads(done.out)["kernels"]
+    assert done.code == 0 and len(kernels) >= 2 and all(k["ok"] for k in kernels)
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every kernel as if all of its barriers had been forgotten."""
+    from emmy.codegen.simulate import simulate
+    from emmy.inspect import simulated
+    from emmy.ir.kernel import Barrier, with_bodies
+
+    def without(body: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(with_bodies(s, without) for s in body if not isinstance(s, Barrier))
+
+    def forgetful(kernel: Any, *rest: Any, **more: Any) -> Any:
+        return simulate(replace(kernel, body=without(kernel.body)), *rest, **more)
+
+    monkeypatch.setattr(simulated, "simulate", forgetful)
+    yield
+
+
+def test_a_finding_is_printed_and_exits_with_1(emmy: Emmy, broken: None) -> None:
+    done = emmy("simulate", "-c", "nn.RMSNorm(512)(torch.randn(2, 512))", *TARGET, "--pin", "WORK=t128,REDUCE=coop")
+    assert done.code == 1 and "shared race" in done.out and "thread" in done.out
+    assert "1 with findings or wrong values" in done.out

@@ -1,0 +1,373 @@
+"""Small bodies of every kernel family at shapes on, one below and one above the edges of tiles, and their legal rows.
+
+Eleven groups: the families map, turn, row, scan, plain, tile and mma, attention on threads and on tensor cores, and the
+two launches of a split reduction (`partial` and `finish`), which are scheduled like any other body.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from emmy.codegen.lower import lower
+from emmy.egraph.schedule import schedule_rows
+from emmy.ir.build import cast, iadd, imul, scalar
+from emmy.ir.dtype import DTYPES
+from emmy.ir.evaluate import integer
+from emmy.ir.kernel import Kernel
+from emmy.ir.loop import Body, Out, ax, const, fold, load, size
+from emmy.ir.schedule import Scheduled
+from emmy.ir.target import target
+from tests import bodies as B
+from tests import host_cuda
+from tests.codegen import small as K
+
+RULESETS: Final = Path(__file__).parents[2] / "rulesets"
+CARD: Final = target("sm_90a")
+S: Final = size("s")
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One body at one binding of its sizes.  `exact`: integers in, small enough for the result to be exact.
+
+    `zeroed`: results that are zero before the launch.
+    """
+
+    name: str
+    body: Body
+    sizes: Mapping[str, int]
+    exact: bool = False
+    zeroed: tuple[int, ...] = ()
+
+    def inputs(self, seed: int = 0, kind: str = "") -> list[Array]:
+        """One array a slot: integers from -3 to 3 where the case is exact (or `kind` is `integer`), else normal.
+
+        `kind` may also be `negative` (all below -2), `large` (of magnitude 30) or `spread` (rows that grow).
+        """
+        rng = np.random.default_rng([seed, len(self.name)])
+        return [self._input(k, rng, kind or ("integer" if self.exact else "normal")) for k in range(len(self.slots))]
+
+    @property
+    def slots(self) -> tuple[Any, ...]:
+        return self.body.slots
+
+    def _input(self, slot: int, rng: np.random.Generator, kind: str) -> Array:
+        tensor = self.slots[slot]
+        shape = tuple(integer(e, self.sizes) for e in tensor.shape)
+        to = host_cuda.NUMPY[tensor.dtype]
+        if DTYPES[tensor.dtype].kind != "float":
+            # a permutation of small numbers: as indices they are in range and reach no element twice
+            n = int(np.prod(shape, dtype=np.int64))
+            return (rng.permutation(max(n, 1))[:n] % 12).reshape(shape).astype(to)
+        if kind == "integer":
+            return rng.integers(-3, 4, shape).astype(to)
+        x = rng.standard_normal(shape)
+        x = {
+            "normal": x,
+            "negative": -np.abs(x) - 2.0,
+            "large": 30.0 * x,
+            "spread": x * (1.0 + np.arange(x.size).reshape(shape) % 7),
+        }[kind]
+        return x.astype(np.float32).astype(to)
+
+    def results(self) -> list[tuple[int, ...]]:
+        return [tuple(integer(e, self.sizes) for e in o.tensor.shape) for o in self.body.outs]
+
+
+def one(name: str, body: Body, exact: bool = False, **sizes: int) -> Case:
+    return Case(name, body, sizes, exact)
+
+
+# ---- bodies that only this suite has
+
+
+def partial_sum(results: int, parts: int, length: int, dtype: str = "f32", kind: str = "sum") -> Body:
+    """The first launch of a split reduction: each part of a row summed by itself."""
+    p, i = B.axes(parts, results)
+    k = ax("k", const(length))
+    value = fold(kind, k, load(0, (i, iadd(imul(p, length), k)), dtype))
+    return B.body(
+        [Out((p, i), (p, i), value, B.tensor("f32", parts, results))], [B.tensor(dtype, results, parts * length)]
+    )
+
+
+def partial_linear(m: int, n: int, parts: int, length: int, dtype: str = "bf16") -> Body:
+    """The first launch of a split contraction: x * W.T over each part of the summed axis."""
+    p, i, j = B.axes(parts, m, n)
+    k = ax("k", const(length))
+    at = iadd(imul(p, length), k)
+    value = fold("sum", k, scalar("mul", load(0, (i, at), dtype), load(1, (j, at), dtype)), dtype)
+    slots = [B.tensor(dtype, m, parts * length), B.tensor(dtype, n, parts * length)]
+    return B.body([Out((p, i, j), (p, i, j), value, B.tensor("f32", parts, m, n))], slots)
+
+
+def finish_sum(parts: int, *results: int, dtype: str = "f32", kind: str = "sum", bias: bool = False) -> Body:
+    """The second launch of a split reduction: the parts' results, and what follows (`bias`, a rounding to `dtype`)."""
+    at = B.axes(*results)
+    p = ax("p", const(parts))
+    value = fold(kind, p, load(0, (p, *at), "f32"))
+    slots = [B.tensor("f32", parts, *results)]
+    if bias:
+        value = scalar("add", value, load(1, (at[-1],), "f32"))
+        slots.append(B.tensor("f32", results[-1]))
+    return B.body([Out(at, at, cast(value, dtype), B.tensor(dtype, *results))], slots)
+
+
+def cache_update(tokens: int, heads: int, dim: int, new: int, dtype: str = "bf16") -> Body:
+    """New keys stored into a cache of `tokens` where positions say."""
+    i, h, d = B.axes(new, heads, dim)
+    index = (load(1, (i,), "i64"), h, d)
+    out = Out((i, h, d), index, load(2, (i, h, d), dtype), B.tensor(dtype, tokens, heads, dim), into=0)
+    return B.body([out], [B.tensor(dtype, tokens, heads, dim), B.tensor("i64", new), B.tensor(dtype, new, heads, dim)])
+
+
+# ---- groups
+
+
+def map_cases() -> list[Case]:
+    return [
+        *(one(f"bias and gelu {r}x{n} {t}", K.bias_gelu(r, n, t))
+          for r, n, t in ((33, 77, "bf16"), (1, 64, "f16"), (64, 1, "f32"), (31, 128, "bf16"), (2, 129, "f32"))),
+        one("bias and gelu, rows by name", K.bias_gelu(S, 64), s=17),
+        one("rotary 6x3x64", K.rotary(6, 3, 64), True),
+        one("rotary, odd halves", K.rotary(3, 2, 10, "f32"), True),
+        one("concatenated 5x24+40", K.concatenated(5, 24, 40)),
+        one("concatenated, odd", K.concatenated(5, 3, 7, "f16")),
+        one("store in another order", K.permuted_store(3, 5, 16), True),
+        one("embedding", K.embedding(11, 12, 48), True),
+        one("positions", K.positions(9, 7), True),
+        one("update of a cache", cache_update(12, 2, 8, 5), True),
+        one("one element", K.converted(1, "f32", "bf16"), True),
+        one("f32 to f8", K.converted(257, "f32", "f8e4m3"), True),
+        one("outer product", B.linear(33, 40, 1), True),
+    ]  # fmt: skip
+
+
+def turn_cases() -> list[Case]:
+    shapes = ((40, 24, "f32"), (64, 32, "bf16"), (40, 136, "bf16"), (68, 36, "f32"), (63, 65, "f16"), (65, 63, "f32"),
+              (1, 64, "f32"), (64, 1, "f16"), (31, 33, "bf16"), (32, 32, "f32"))  # fmt: skip
+    return [
+        *(one(f"transpose {r}x{n} {t}", K.added_transpose(r, n, t), True) for r, n, t in shapes),
+        one("transpose, rows by name", K.added_transpose(S, 40, "f16"), True, s=37),
+        one("transpose, rows by name, one", K.added_transpose(S, 64, "bf16"), True, s=1),
+    ]
+
+
+def row_cases() -> list[Case]:
+    return [
+        *(one(f"rms norm {r}x{n} {t}", K.rms_norm(r, n, t))
+          for r, n, t in ((5, 256, "f32"), (3, 255, "bf16"), (2, 257, "f16"), (33, 5, "f32"), (9, 32, "f16"))),
+        one("rms norm, rows by name", K.rms_norm(S, 128, "bf16"), s=11),
+        one("residual and rms norm", K.add_rms_norm(5, 512)),
+        one("softmax 7x256", K.softmax(7, 256, "bf16")),
+        one("softmax, long odd", K.softmax(2, 1025)),
+        one("softmax, length by name", K.softmax(3, S), s=515),
+        one("softmax, one pass", K.softmax(3, 500, twisted=True)),
+        one("softmax, one pass in vectors", K.softmax(3, 512, "bf16", twisted=True)),
+        one("softmax, masked rows", K.masked_softmax(9, 40)),
+        one("layer norm 6x256", K.layer_norm(6, 256, "f16")),
+        one("layer norm, odd", K.layer_norm(3, 33)),
+        one("column sums 100x70", K.column_sum(100, 70), True),
+        one("column sums, half", K.column_sum(33, 64, "bf16"), True),
+        one("column sums, one column", K.column_sum(65, 1, "f16"), True),
+        one("channel statistics", K.channel_statistics(3, 5, 28)),
+        one("sum of all", K.whole_sum(1500, "bf16"), True),
+        one("integers and booleans", K.integer_folds(9, 70), True),
+        one("matrix times vector", B.matvec(17, 128), True),
+    ]  # fmt: skip
+
+
+def scan_cases() -> list[Case]:
+    shapes = ((3, 1500, "f32"), (5, 77, "bf16"), (2, 256, "f16"), (1, 257, "f32"), (4, 255, "f32"), (7, 1, "f32"),
+              (1, 1, "bf16"), (9, 32, "f32"), (8, 33, "f16"), (2, 31, "f32"), (3, 1024, "f32"), (2, 1023, "bf16"),
+              (2, 1025, "f32"))  # fmt: skip
+    return [
+        # integers whose running sums stay small enough for 8 bits of mantissa only in f32
+        *(one(f"cumulative sum {r}x{n} {t}", K.cumulative(r, n, dtype=t), t == "f32") for r, n, t in shapes),
+        one("cumulative maximum, first axis", K.cumulative(40, 33, "max", first=True), True),
+        one("cumulative product", K.cumulative(2, 20, "prod")),
+        one("cumulative sum, first axis", K.cumulative(65, 7, first=True), True),
+        one("cumulative maximum 3x129", K.cumulative(3, 129, "max", dtype="bf16"), True),
+    ]
+
+
+def plain_cases() -> list[Case]:
+    names = ("bias and gelu 33x77 bf16", "rotary, odd halves", "positions", "update of a cache", "outer product")
+    rows = (
+        "rms norm 33x5 f32",
+        "softmax, masked rows",
+        "layer norm, odd",
+        "column sums 100x70",
+        "integers and booleans",
+    )
+    return [
+        *(c for c in map_cases() if c.name in names),
+        *(c for c in row_cases() if c.name in rows),
+        one("two spaces", K.two_spaces(5, 7), True),
+        one("cumulative sum 2x31", K.cumulative(2, 31), True),
+        one("linear 9x7x5", B.linear(9, 7, 5), True),
+        one("attention 1x2x5x7x8", B.attention(1, 2, 1, 5, 7, 8)),
+    ]
+
+
+EDGES: Final = (
+    (64, 64, 64),
+    (63, 65, 64),
+    (65, 63, 63),
+    (1, 64, 65),
+    (64, 1, 64),
+    (33, 40, 16),
+    (31, 33, 17),
+    (128, 32, 48),
+)
+
+
+def contraction_cases() -> list[Case]:
+    """Bodies that both families of contractions take."""
+    return [
+        *(one(f"linear {m}x{n}x{k} {t}", B.linear(m, n, k, t), True)
+          for (m, n, k), t in zip(EDGES, ("bf16", "f16") * 4, strict=True)),
+        one("bias, activation, batch, k by n", B.linear(24, 40, 72, bias=True, batch=2, trans_b=False, act=True)),
+        one("transposed left", B.linear(64, 48, 40, trans_a=True), True),
+        one("scale in the epilogue", B.rms_linear(33, 40, 64)),
+        one("scale on the operand", B.rms_linear(33, 40, 72, factored=False)),
+        one("two results", B.rms_linear(32, 48, 48, keep=True)),
+        one("two sums", B.swiglu(33, 40, 64)),
+        one("head split", B.head_split(40, 2, 16, 64), True),
+        one("head merge", B.head_merge(40, 2, 16, 64), True),
+        one("patches", B.patches(1, 3, 16, 4, 32), True),
+        one("dequantized", B.dequant(8, 16, 40)),
+        one("guarded halves", B.rotated(40, 24, 64), True),
+        one("symbolic rows", B.linear(S, 48, 64), True, s=37),
+        one("symbolic sum", B.linear(40, 48, S), True, s=45),
+        one("empty sum", B.linear(8, 8, S), True, s=0),
+    ]  # fmt: skip
+
+
+def tile_cases() -> list[Case]:
+    odd = ((33, 40, 16), (63, 65, 64), (1, 33, 40), (64, 64, 32))
+    return [*contraction_cases(), *(one(f"linear {m}x{n}x{k} f32", B.linear(m, n, k, "f32"), True) for m, n, k in odd)]
+
+
+def attention_cases() -> list[Case]:
+    return [
+        one("whole tiles", B.attention(1, 2, 2, 32, 64, 16)),
+        one("one below", B.attention(1, 2, 1, 31, 63, 16)),
+        one("one above", B.attention(1, 1, 1, 33, 65, 32, dtype="f16")),
+        one("causal, grouped heads", B.attention(1, 4, 2, 40, 40, 24, causal=True)),
+        one("additive mask, token major", B.attention(1, 2, 2, 33, 70, 32, mask="add", token_major=True)),
+        one("one query", B.attention(1, 4, 2, 1, 50, 64)),
+        one("one key", B.attention(1, 2, 1, 17, 1, 16)),
+        one("short values", B.attention(1, 2, 1, 20, 30, 24, value_dim=8, causal=True)),
+        one("symbolic", B.attention(1, 2, 1, S, S, 16, causal=True), s=45),
+        one("causal, token major", B.attention(1, 2, 1, 40, 90, 16, causal=True, token_major=True)),
+    ]
+
+
+def attention_thread_cases() -> list[Case]:
+    more = [
+        one("odd heads", B.attention(1, 2, 1, 20, 30, 13, value_dim=9)),
+        one("f32", B.attention(1, 2, 1, 17, 33, 16, dtype="f32", causal=True)),
+        one("f32, one query", B.attention(2, 2, 1, 1, 33, 8, dtype="f32")),
+        one("f32, mask", B.attention(1, 2, 1, 9, 31, 16, dtype="f32", mask="add")),
+    ]
+    return [*attention_cases(), *more]
+
+
+def partial_cases() -> list[Case]:
+    return [
+        one("parts of a sum 3x4x64", partial_sum(3, 4, 64), True),
+        one("parts of a sum, one row", partial_sum(1, 8, 129, "bf16"), True),
+        one("parts of a maximum", partial_sum(5, 3, 63, kind="max"), True),
+        one("parts of a linear 1x40", partial_linear(1, 40, 4, 64), True),
+        one("parts of a linear 33x24", partial_linear(33, 24, 2, 48, "f16"), True),
+        one("parts of a linear 64x1", partial_linear(64, 1, 3, 33), True),
+    ]
+
+
+def finish_cases() -> list[Case]:
+    return [
+        one("finished sum 4x3", finish_sum(4, 3), True),
+        one("finished sum 8x1", finish_sum(8, 1), True),
+        one("finished maximum 3x5", finish_sum(3, 5, kind="max"), True),
+        one("finished linear 4x1x40 bf16", finish_sum(4, 1, 40, dtype="bf16", bias=True), True),
+        one("finished linear 2x33x24 f16", finish_sum(2, 33, 24, dtype="f16"), True),
+        one("finished sum of many 512x2", finish_sum(512, 2), True),
+        one("finished linear 3x64x65", finish_sum(3, 64, 65, dtype="bf16"), True),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """`takes`: whether a legal row of one of the cases belongs to the group."""
+
+    cases: Callable[[], list[Case]]
+    takes: Callable[[Scheduled], bool]
+
+
+def _family(name: str, unit: str = "tw") -> Callable[[Scheduled], bool]:
+    return lambda s: s.family == name and s.row.work.unit in unit
+
+
+GROUPS: Final[dict[str, Group]] = {
+    "map": Group(map_cases, _family("map")),
+    "turn": Group(turn_cases, _family("turn")),
+    "row": Group(row_cases, _family("row")),
+    "scan": Group(scan_cases, _family("scan")),
+    "plain": Group(plain_cases, _family("plain")),
+    "tile": Group(tile_cases, _family("tile")),
+    "mma": Group(contraction_cases, _family("mma")),
+    "attention": Group(attention_thread_cases, _family("attention", "t")),
+    "attention_mma": Group(attention_cases, _family("attention", "w")),
+    "partial": Group(partial_cases, lambda s: s.family not in ("plain", "wgmma")),
+    "finish": Group(finish_cases, lambda s: s.family != "plain"),
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One case under one legal row."""
+
+    group: str
+    case: Case
+    scheduled: Scheduled
+
+    @property
+    def kernel(self) -> Kernel:
+        limits = {n: max(64, v) for n, v in self.case.sizes.items()}
+        return lower(self.case.body, self.scheduled.family, self.scheduled.row, CARD, "k_test", limits=limits)
+
+    @property
+    def label(self) -> str:
+        return f"{self.group}: {self.case.name} under {self.scheduled.family} {self.scheduled.row.text}"
+
+
+@functools.cache
+def legal(group: str) -> tuple[tuple[Case, tuple[Scheduled, ...]], ...]:
+    """The cases of a group, each with its legal rows that belong to the group."""
+    cases = GROUPS[group].cases()
+    found = []
+    for c in cases:  # one by one: rows depend on the values of symbolic sizes
+        rows = schedule_rows([c.body], CARD, c.sizes, RULESETS).rows[c.body.hash]
+        found.append((c, tuple(s for s in rows if GROUPS[group].takes(s))))
+    return tuple(found)
+
+
+def sampled(group: str, count: int, seed: object = 0) -> list[Sample]:
+    """`count` rows (all where there are fewer), spread evenly over the group's cases, by chance within a case."""
+    rng = random.Random(f"{group}:{seed}")
+    piles = [(c, rng.sample(rows, len(rows))) for c, rows in legal(group) if rows]
+    picked: list[Sample] = []
+    while piles and len(picked) < count:
+        for c, rows in piles:
+            picked.append(Sample(group, c, rows.pop()))
+        piles = [(c, rows) for c, rows in piles if rows]
+    return picked[:count]
