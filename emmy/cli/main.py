@@ -11,6 +11,7 @@ import typer
 
 from emmy.cli.compile import CompileOptions, compile_command
 from emmy.cli.db import db_app
+from emmy.cli.db import db_app
 from emmy.cli.doctor import DoctorOptions, doctor_command
 from emmy.cli.ops import OpsOptions, ops_command
 from emmy.cli.options import with_options
@@ -33,6 +34,7 @@ app.command("run")(with_options(run_command, RunOptions))
 app.command("simulate")(with_options(simulate_command, SimulateOptions))
 app.command("doctor")(with_options(doctor_command, DoctorOptions))
 app.command("ops")(with_options(ops_command, OpsOptions))
+app.add_typer(db_app, name="db")
 app.add_typer(db_app, name="db")
 
 

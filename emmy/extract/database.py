@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -27,17 +27,51 @@ class Database:
 
     def write(self, batch: Callable[[DuckDBPyConnection], T]) -> T:
         """The batch's result, its changes committed; on any error nothing of it is kept."""
-        self._directory()
-        if self.path.exists() and not os.access(self.path, os.W_OK):
-            raise StoreError(
-                f"the evidence store {self.path} is read-only", "make it writable, or name another (EMMY_TUNE_DB)"
-            )
-        with self._locked(writing=True), self._open(writing=True) as connection:
-            connection.execute("BEGIN TRANSACTION")
-            migrate(connection, self.path)
-            result = batch(connection)
-            connection.execute("COMMIT")
-            return result
+        self._writable()
+        with self._locked(writing=True):
+            if not self.path.exists():
+                self._create(self.path)
+
+            def migrated(connection: DuckDBPyConnection) -> T:
+                migrate(connection, self.path)
+                return batch(connection)
+
+            with self._open(self.path, writing=True) as connection:
+                return _in_transaction(connection, migrated)
+
+    def rewrite(self, tables: Iterable[str]) -> tuple[int, int]:
+        """Copy each row of the tables once to a new file that takes the old one's place; bytes before and after."""
+        self._writable()
+        with self._locked(writing=True):
+            if not self.path.exists():
+                self._create(self.path)
+            before = self.path.stat().st_size
+            with self._open(self.path, writing=True) as connection:
+                _in_transaction(connection, lambda c: migrate(c, self.path))
+            fresh = self._fresh()
+            with self._open(fresh, writing=True) as connection:
+                _in_transaction(connection, lambda c: migrate(c, fresh))
+                connection.execute(f"ATTACH '{_quoted(self.path)}' AS former (READ_ONLY)")
+                for table in tables:
+                    connection.execute(f"INSERT INTO {table} SELECT DISTINCT * FROM former.{table} ORDER BY ALL")
+                connection.execute("DETACH former")
+            os.replace(fresh, self.path)
+        return before, self.path.stat().st_size
+
+    def _create(self, path: Path) -> None:
+        """A new file of today's schema appears whole: a half-made one could never be opened again."""
+        Path(f"{path}.wal").unlink(missing_ok=True)  # of a file that is gone
+        fresh = self._fresh()
+        with self._open(fresh, writing=True) as connection:
+            _in_transaction(connection, lambda c: migrate(c, path))
+        os.replace(fresh, path)
+
+    def _fresh(self) -> Path:
+        """Where a new file is made: a place that the lock keeps for us, without what a killed process left there."""
+        fresh = self.path.with_name(f".{self.path.name}.new")
+        for path in (fresh, Path(f"{fresh}.wal")):
+            path.unlink(missing_ok=True)
+        return fresh
 
     def read(self, batch: Callable[[DuckDBPyConnection], T], empty: T) -> T:
         """The batch's result, `empty` where there is no file yet."""
@@ -45,11 +79,21 @@ class Database:
             if not self.make_directory:
                 self._directory()
             return empty
-        with self._locked(writing=False), self._open(writing=False) as connection:
-            if version_of(connection) == 0:
+        if self.path.is_dir():
+            raise StoreError(f"the evidence store {self.path} is a folder", _ELSEWHERE)
+        with self._locked(writing=False), self._open(self.path, writing=False) as connection:
+            if check_version(connection, self.path) == 0:
                 return empty
-            check_version(connection, self.path)
             return batch(connection)
+
+    def _writable(self) -> None:
+        self._directory()
+        if self.path.is_dir():
+            raise StoreError(f"the evidence store {self.path} is a folder", _ELSEWHERE)
+        if self.path.exists() and not os.access(self.path, os.W_OK):
+            raise StoreError(
+                f"the evidence store {self.path} is read-only", "make it writable, or name another (EMMY_TUNE_DB)"
+            )
 
     def _directory(self) -> None:
         directory = self.path.parent
@@ -85,10 +129,10 @@ class Database:
             lock.release()
 
     @contextmanager
-    def _open(self, writing: bool) -> Iterator[DuckDBPyConnection]:
+    def _open(self, path: Path, writing: bool) -> Iterator[DuckDBPyConnection]:
         import duckdb
 
-        connection = self._connect(writing)
+        connection = self._connect(path, writing)
         try:
             yield connection
         except duckdb.Error as error:
@@ -96,13 +140,13 @@ class Database:
         finally:
             connection.close()
 
-    def _connect(self, writing: bool) -> DuckDBPyConnection:
+    def _connect(self, path: Path, writing: bool) -> DuckDBPyConnection:
         import duckdb
 
         deadline = time.monotonic() + self.lock_seconds
         while True:
             try:
-                return duckdb.connect(str(self.path), read_only=not writing)
+                return duckdb.connect(str(path), read_only=not writing)
             except duckdb.Error as error:
                 # a program that does not know our lock file (the DuckDB shell) may have it open
                 if "set lock" not in str(error):
@@ -153,6 +197,8 @@ def check_version(connection: DuckDBPyConnection, path: Path) -> int:
             f"the evidence store {path} has schema {version}, this Emmy knows {schema.VERSION}",
             "update Emmy, or name another store with EMMY_TUNE_DB",
         )
+    if version == 0 and connection.execute("SELECT 1 FROM duckdb_tables() LIMIT 1").fetchone():
+        raise StoreError(f"{path} is a DuckDB file, but no evidence store: it holds other tables", _ELSEWHERE)
     return version
 
 
@@ -166,3 +212,14 @@ def migrate(connection: DuckDBPyConnection, path: Path) -> None:
         connection.execute(step)
     connection.execute("DELETE FROM emmy_schema")
     connection.execute("INSERT INTO emmy_schema VALUES (?)", [schema.VERSION])
+
+
+def _in_transaction(connection: DuckDBPyConnection, batch: Callable[[DuckDBPyConnection], T]) -> T:
+    connection.execute("BEGIN TRANSACTION")
+    result = batch(connection)
+    connection.execute("COMMIT")
+    return result
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace("'", "''")

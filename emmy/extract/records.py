@@ -31,7 +31,11 @@ class Regime:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One schedule row of one body, timed.  `sizes` binds the body's symbolic sizes, sorted by name."""
+    """One schedule row of one body, timed.  `sizes` binds the body's symbolic sizes, sorted by name.
+
+    `drawn`: how the row came to be measured: `uniform` where it was drawn at random from the legal rows, `pick` where
+    it was the untuned choice, or a tuner's own word.
+    """
 
     body: str
     sizes: Sizes
@@ -46,6 +50,7 @@ class Measurement:
     clock_after: float = 0.0
     source: str = "own"
     when: float = 0.0
+    drawn: str = ""
 
     @property
     def spread(self) -> float:
@@ -84,12 +89,19 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class KernelRecord:
-    """A body that was compiled: its Loop IR text, its name, and features as JSON-able numbers and texts."""
+    """A body that was compiled: its Loop IR text, its name, and features as JSON-able numbers and texts.
+
+    The feature `programs` lists the programs in which it was seen, by name, separated by `;`.
+    """
 
     body: str
     text: str
     name: str
     features: Mapping[str, float | int | str] = field(default_factory=dict)
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        return tuple(p for p in str(self.features.get("programs", "")).split(";") if p)
 
 
 @dataclass(frozen=True, slots=True)

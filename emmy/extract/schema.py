@@ -6,7 +6,8 @@ edited, so that every file can be migrated forward from where it is.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, Literal
 
 _BASE: Final = """
 CREATE TABLE kernel (body TEXT PRIMARY KEY, text TEXT NOT NULL, name TEXT NOT NULL, features TEXT NOT NULL);
@@ -33,9 +34,45 @@ CREATE TABLE routing (
     program TEXT NOT NULL, pieces TEXT NOT NULL, total DOUBLE NOT NULL, method TEXT NOT NULL, taken DOUBLE NOT NULL);
 """
 
-STEPS: Final[tuple[str, ...]] = (_BASE, _PLANS)
+_DRAWN: Final = """
+ALTER TABLE measurement ADD COLUMN drawn TEXT DEFAULT '';
+"""
+
+STEPS: Final[tuple[str, ...]] = (_BASE, _PLANS, _DRAWN)
 VERSION: Final = len(STEPS)
-TABLES: Final = ("kernel", "measurement", "plan_measurement", "failure", "routing", "run")
+
+# A column's kind says what a value from outside has to be: `emmy.extract.checks` holds one check a kind.
+Kind = Literal["hash", "text", "long", "l2", "sizes", "features", "pieces", "capability", "count", "seconds", "number"]
+COLUMNS: Final[Mapping[str, tuple[tuple[str, Kind], ...]]] = {
+    "kernel": (("body", "hash"), ("text", "long"), ("name", "text"), ("features", "features")),
+    "measurement": (
+        ("body", "hash"), ("sizes", "sizes"), ("family", "text"), ("row", "text"), ("gpu", "text"),
+        ("capability", "capability"), ("compiler", "text"), ("numerics", "text"), ("l2", "l2"), ("n", "count"),
+        ("median", "seconds"), ("p10", "seconds"), ("p90", "seconds"), ("clock_before", "number"),
+        ("clock_after", "number"), ("source", "text"), ("taken", "number"), ("drawn", "text"),
+    ),
+    "plan_measurement": (
+        ("plan", "hash"), ("sizes", "sizes"), ("gpu", "text"), ("capability", "capability"), ("compiler", "text"),
+        ("numerics", "text"), ("l2", "l2"), ("n", "count"), ("median", "seconds"), ("p10", "seconds"),
+        ("p90", "seconds"), ("source", "text"), ("taken", "number"),
+    ),
+    "failure": (
+        ("body", "hash"), ("row", "text"), ("stage", "text"), ("reason", "long"), ("arch", "text"), ("sizes", "sizes"),
+        ("taken", "number"),
+    ),
+    "routing": (
+        ("program", "long"), ("pieces", "pieces"), ("total", "number"), ("method", "text"), ("taken", "number"),
+    ),
+    "run": (
+        ("run", "text"), ("command", "long"), ("host", "text"), ("version", "text"), ("began", "number"),
+        ("ended", "number"),
+    ),
+}  # fmt: skip
+TABLES: Final = tuple(COLUMNS)
+# columns that name a row: of two rows that agree there, the one that is already in the file stays
+KEYS: Final[Mapping[str, str]] = {"kernel": "body", "run": "run"}
+# what an older file lacks
+DEFAULTS: Final[Mapping[tuple[str, str], str]] = {("measurement", "drawn"): ""}
 
 # the table that says which version a file has; it is made before the first step
 VERSION_TABLE: Final = "CREATE TABLE IF NOT EXISTS emmy_schema (version INTEGER NOT NULL)"

@@ -81,9 +81,18 @@ class Store:
     # ---- writing ---------------------------------------------------------------------------------------------------
 
     def record_kernels(self, kernels: Iterable[KernelRecord]) -> None:
-        """Insert or replace, by body."""
-        rows = [(k.body, k.text, k.name, json.dumps(dict(k.features), sort_keys=True)) for k in kernels]
-        self._insert("INSERT OR REPLACE INTO kernel VALUES", rows)
+        """Insert or replace, by body; the programs in which a body was seen add up."""
+        listed = list(kernels)
+        if not listed:
+            return
+
+        def batch(connection: DuckDBPyConnection) -> None:
+            query = "SELECT body, features FROM kernel WHERE list_contains(?, body)"
+            known = dict(connection.execute(query, [[k.body for k in listed]]).fetchall())
+            rows = [(k.body, k.text, k.name, _features_text(k, known.get(k.body, "{}"))) for k in listed]
+            _insert_rows(connection, "INSERT OR REPLACE INTO kernel VALUES", rows)
+
+        self._write(batch)
 
     def record_measurements(self, measurements: Iterable[Measurement]) -> None:
         self._insert("INSERT INTO measurement VALUES", [_measurement_row(m) for m in measurements])
@@ -134,6 +143,21 @@ class Store:
 
         self._write(batch)
 
+    def add_missing(self, tables: Mapping[str, Sequence[tuple[Any, ...]]]) -> dict[str, int]:
+        """Add rows (in the order of `schema.COLUMNS`) that are not there, in one transaction; how many of each table.
+
+        A kernel or a run of a name that is there stays as it is.
+        """
+
+        def batch(connection: DuckDBPyConnection) -> dict[str, int]:
+            return {table: _add_missing(connection, table, rows) for table, rows in tables.items()}
+
+        return self._write(batch)
+
+    def vacuum(self) -> tuple[int, int]:
+        """Rewrite the file without repeated rows and free space; bytes before and after."""
+        return self.database.rewrite(schema.TABLES)
+
     # ---- reading ---------------------------------------------------------------------------------------------------
 
     def version(self) -> int:
@@ -161,7 +185,7 @@ class Store:
             failures: dict[str, list[Failure]] = defaultdict(list)
             query = "SELECT * FROM failure WHERE list_contains(?, body) ORDER BY taken, row"
             for r in connection.execute(query, [wanted]).fetchall():
-                failures[r[0]].append(Failure(r[0], r[1], r[2], r[3], r[4], _sizes(r[5]), r[6]))
+                failures[r[0]].append(_failure(r))
             plan_times: dict[str, list[PlanMeasurement]] = defaultdict(list)
             if version_of(connection) >= 2 and named:
                 query = f"SELECT * FROM plan_measurement WHERE {same} AND list_contains(?, plan) ORDER BY taken"
@@ -188,13 +212,29 @@ class Store:
 
         return self._read(batch, [])
 
+    def failures(self) -> list[Failure]:
+        """All of them, oldest first."""
+
+        def batch(connection: DuckDBPyConnection) -> list[Failure]:
+            rows = connection.execute("SELECT * FROM failure ORDER BY taken, body, row").fetchall()
+            return [_failure(r) for r in rows]
+
+        return self._read(batch, [])
+
+    def tables(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Every row of every table, columns and rows in a fixed order."""
+
+        def batch(connection: DuckDBPyConnection) -> dict[str, list[tuple[Any, ...]]]:
+            return {table: _all_rows(connection, table) for table in schema.TABLES}
+
+        return self._read(batch, {table: [] for table in schema.TABLES})
+
     def stats(self) -> Stats:
         def batch(connection: DuckDBPyConnection) -> tuple[int, dict[str, int]]:
             present = {r[0] for r in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
             rows = {}
             for table in schema.TABLES:
-                found = connection.execute(f"SELECT count(*) FROM {table}").fetchone() if table in present else None
-                rows[table] = int(found[0]) if found else 0
+                rows[table] = _count(connection, table) if table in present else 0
             return version_of(connection), rows
 
         version, rows = self._read(batch, (0, dict.fromkeys(schema.TABLES, 0)))
@@ -221,6 +261,54 @@ def _insert_rows(connection: DuckDBPyConnection, statement: str, rows: Sequence[
         connection.executemany(f"{statement} ({', '.join('?' * len(rows[0]))})", rows)
 
 
+def _add_missing(connection: DuckDBPyConnection, table: str, rows: Sequence[tuple[Any, ...]]) -> int:
+    if not rows:
+        return 0
+    before = _count(connection, table)
+    columns = ", ".join(f'"{c}"' for c, _ in schema.COLUMNS[table])
+    connection.execute(f"CREATE TEMP TABLE incoming AS SELECT {columns} FROM {table} LIMIT 0")
+    _insert_rows(connection, "INSERT INTO incoming VALUES", rows)
+    key = schema.KEYS.get(table)
+    if key is None:
+        connection.execute(
+            f"INSERT INTO {table} ({columns}) SELECT * FROM incoming EXCEPT SELECT {columns} FROM {table}"
+        )
+    else:
+        first = f"SELECT DISTINCT ON ({key}) * FROM incoming ORDER BY ALL"
+        connection.execute(f"INSERT INTO {table} ({columns}) {first} ON CONFLICT DO NOTHING")
+    connection.execute("DROP TABLE incoming")
+    return _count(connection, table) - before
+
+
+def _count(connection: DuckDBPyConnection, table: str) -> int:
+    found = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
+    return int(found[0]) if found else 0
+
+
+def _all_rows(connection: DuckDBPyConnection, table: str) -> list[tuple[Any, ...]]:
+    """Rows of a table, which an older file may lack or hold with fewer columns."""
+    query = "SELECT column_name FROM duckdb_columns() WHERE table_name = ?"
+    present = {r[0] for r in connection.execute(query, [table]).fetchall()}
+    if not present:
+        return []
+    columns = [
+        f'"{c}"' if c in present else f"'{schema.DEFAULTS[(table, c)]}' AS \"{c}\"" for c, _ in schema.COLUMNS[table]
+    ]
+    return connection.execute(f"SELECT {', '.join(columns)} FROM {table} ORDER BY ALL").fetchall()
+
+
+def _features_text(kernel: KernelRecord, known: str) -> str:
+    """The kernel's features as JSON, with the programs that were known of it."""
+    before = KernelRecord(kernel.body, "", "", json.loads(known)).programs
+    programs = ";".join(sorted({*before, *kernel.programs}))
+    features = {**kernel.features, **({"programs": programs} if programs else {})}
+    return json.dumps(features, sort_keys=True)
+
+
+def _failure(r: Sequence[Any]) -> Failure:
+    return Failure(r[0], r[1], r[2], r[3], r[4], _sizes(r[5]), r[6])
+
+
 def _sizes_text(sizes: Sizes) -> str:
     return json.dumps(dict(sizes), sort_keys=True)
 
@@ -239,7 +327,7 @@ def _regime_row(r: Regime) -> tuple[str, int, str, str, str]:
 def _measurement_row(m: Measurement) -> tuple[Any, ...]:
     return (
         m.body, _sizes_text(m.sizes), m.family, m.row, *_regime_row(m.regime), m.n, m.median, m.p10, m.p90,
-        m.clock_before, m.clock_after, m.source, m.when,
+        m.clock_before, m.clock_after, m.source, m.when, m.drawn,
     )  # fmt: skip
 
 
