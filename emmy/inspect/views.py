@@ -10,8 +10,8 @@ from textwrap import indent
 from emmy.egraph.egg import rules_in
 from emmy.egraph.naming import Names
 from emmy.egraph.numbering import Prim
-from emmy.ir.loop import Tensor
-from emmy.ir.show import show_tensor, show_torch
+from emmy.ir.show import show_torch
+from emmy.ir.show_tensor import TensorRow, show_tensor
 from emmy.planning import Chosen
 from emmy.resources import rulesets
 from emmy.saturation import Saturation
@@ -55,9 +55,6 @@ def launch_text(s: Saturation, c: Chosen, ir: str, mapped: bool = True) -> str:
 
         return show_kernel(c.kernel)
     return c.source
-
-
-TensorRow = tuple[str, Tensor, str, Sequence[object], Sequence[tuple[str, Tensor]]]
 
 
 def show_tensor_rows(s: Saturation, algebra: bool) -> str:
@@ -111,8 +108,10 @@ def _named(s: Saturation, rows: Sequence[Prim], names: Names) -> list[TensorRow]
         return scalars.get(t) or inputs.get(names.tensor(t), names.tensor(t))
 
     return [
-        (name(p.result), tensors[p.result], p.kind, [a for a in p.args if not isinstance(a, tuple)],
-         [(name(x), tensors[x]) for x in p.operands])
+        TensorRow(
+            name(p.result), tensors[p.result], p.kind, tuple(a for a in p.args if not isinstance(a, tuple)),
+            tuple((name(x), tensors[x]) for x in p.operands),
+        )
         for p in rows
         if p.result not in scalars
     ]  # fmt: skip

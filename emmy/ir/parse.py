@@ -30,19 +30,21 @@ _TOKEN = re.compile(r"[()\[\]]|[^\s()\[\]]+")
 
 
 class ParseError(EmmyError):
-    """Text that is not Loop IR: says what was found and where."""
+    """Text that is not of the language: says what was found and where."""
 
 
-class _Reader:
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.tokens = [(m.group(), m.start()) for m in _TOKEN.finditer(text)]
+class Reader:
+    """The tokens of a text, one after another; `language` is what errors call it."""
+
+    def __init__(self, text: str, token: re.Pattern[str] = _TOKEN, language: str = "Loop IR") -> None:
+        self.text, self.language = text, language
+        self.tokens = [(m.group(), m.start()) for m in token.finditer(text)]
         self.at = 0
 
     def fail(self, what: str) -> ParseError:
         where = self.tokens[self.at][1] if self.at < len(self.tokens) else len(self.text)
         return ParseError(
-            f"not Loop IR: {what} at character {where}", f"near {self.text[max(0, where - 20) : where + 20]!r}"
+            f"not {self.language}: {what} at character {where}", f"near {self.text[max(0, where - 20) : where + 20]!r}"
         )
 
     @property
@@ -68,7 +70,7 @@ class _Reader:
         self.at += 1
 
 
-def _expr(r: _Reader) -> Expr:
+def _expr(r: Reader) -> Expr:
     tok = r.next()
     if tok != "(":
         return _atom(r, tok)
@@ -105,7 +107,7 @@ def _expr(r: _Reader) -> Expr:
     return op(head, *args, dtype=dtype)
 
 
-def _atom(r: _Reader, tok: str) -> Expr:
+def _atom(r: Reader, tok: str) -> Expr:
     if tok.startswith("$"):
         return size(tok[1:])
     if ":" in tok:
@@ -120,28 +122,28 @@ def _atom(r: _Reader, tok: str) -> Expr:
         raise r.fail(f"unexpected {tok!r}") from None
 
 
-def _axis(r: _Reader) -> Ax:
+def _axis(r: Reader) -> Ax:
     e = _expr(r)
     if not isinstance(e, Ax):
         raise r.fail("expected an axis")
     return e
 
 
-def _int(r: _Reader) -> int:
+def _int(r: Reader) -> int:
     tok = r.next()
     if not re.fullmatch(r"-?\d+", tok):
         raise r.fail(f"expected a number, found {tok!r}")
     return int(tok)
 
 
-def _dtype(r: _Reader) -> str:
+def _dtype(r: Reader) -> str:
     tok = r.next()
     if tok not in DTYPES:
         raise r.fail(f"unknown type {tok!r}")
     return tok
 
 
-def _kind(r: _Reader) -> tuple[str, str]:
+def _kind(r: Reader) -> tuple[str, str]:
     tok = r.next()
     kind, _, operand = tok.partition(":")
     if kind not in FOLD_KINDS or (operand and operand not in DTYPES):
@@ -149,7 +151,7 @@ def _kind(r: _Reader) -> tuple[str, str]:
     return kind, operand
 
 
-def _literal(r: _Reader, word: str) -> int | float | bool:
+def _literal(r: Reader, word: str) -> int | float | bool:
     if word in ("True", "False"):
         return word == "True"
     try:
@@ -162,7 +164,7 @@ def _literal(r: _Reader, word: str) -> int | float | bool:
         raise r.fail(f"expected a number, found {word!r}") from None
 
 
-def _tensor(r: _Reader) -> Tensor:
+def _tensor(r: Reader) -> Tensor:
     dtype = _dtype(r)
     r.expect("[")
     dims: list[Expr] = []
@@ -180,7 +182,7 @@ def _tensor(r: _Reader) -> Tensor:
 
 def parse_expr(text: str) -> Expr:
     """The expression that prints as `text`."""
-    r = _Reader(text)
+    r = Reader(text)
     e = _expr(r)
     if r.peek:
         raise r.fail("text after the end")
@@ -189,7 +191,7 @@ def parse_expr(text: str) -> Expr:
 
 def parse_index(text: str) -> tuple[Expr, ...]:
     """A bracketed list of expressions, as index maps are spelled: `[d0:4 (add i64 d1:3 1)]`."""
-    r = _Reader(text)
+    r = Reader(text)
     r.expect("[")
     index = tuple(_expr(r) for _ in r.until("]"))
     if r.peek:
@@ -201,7 +203,7 @@ def index_text(index: tuple[Expr, ...]) -> str:
     return "[" + " ".join(e.text for e in index) + "]"
 
 
-def _into(r: _Reader) -> int:
+def _into(r: Reader) -> int:
     """The head of a result: `out`, or `update` and the slot that it changes where it lies."""
     if r.peek == "update":
         r.expect("update")
@@ -212,7 +214,7 @@ def _into(r: _Reader) -> int:
 
 def parse_body(text: str) -> Body:
     """The body that prints as `text`."""
-    r = _Reader(text)
+    r = Reader(text)
     r.expect("(")
     r.expect("body")
     r.expect("[")
@@ -233,12 +235,12 @@ def parse_body(text: str) -> Body:
     return Body(tuple(outs), slots)
 
 
-__all__ = ["Const", "ParseError", "index_text", "parse_body", "parse_expr", "parse_index"]
+__all__ = ["Const", "ParseError", "Reader", "index_text", "parse_body", "parse_expr", "parse_index"]
 
 
 def parse_tensor(text: str) -> Tensor:
     """The tensor type that prints as `text`: `bf16[1,s0,2048]`."""
-    r = _Reader(text)
+    r = Reader(text)
     tensor = _tensor(r)
     if r.peek:
         raise r.fail("text after the end")
