@@ -229,7 +229,7 @@ def test_capturing_a_whole_model_touches_no_weights() -> None:
         ("openai-community/gpt2", {"layer": 12}, "--layer 12 of a model with 12 layers"),
         ("openai-community/gpt2", {"layer": -1}, "--layer -1"),
         ("openai-community/gpt2", {"seq_len": 2000}, "positions for 1024"),
-        ("openai-community/gpt2", {"seq_len": 0}, "--seq-len 0"),
+        ("openai-community/gpt2", {"seq_len": 0}, "--seq-len is 0"),
         ("openai-community/gpt2", {"dtype": "i8"}, "--dtype i8"),
         ("google/vit-base-patch16-224", {"cache_len": 4}, "no key-value cache"),
         ("google-bert/bert-base-uncased", {"cache_len": 4, "layer": 0}, "no key-value cache"),
