@@ -18,6 +18,7 @@ from emmy.codegen.simulate.statements import optional
 from emmy.ir.kernel import AsyncCommit, AsyncCopy, AsyncWait, S
 
 if TYPE_CHECKING:
+    from emmy.codegen.simulate.clocks import Ints
     from emmy.codegen.simulate.gang import Gang, Positions
     from emmy.codegen.simulate.wave import Wave
 
@@ -28,6 +29,7 @@ Lanes = npt.NDArray[np.int64]
 class Copy:
     """Copies of one statement by some threads.  `source` is an element, -1 where zeros arrive."""
 
+    gang: Gang
     number: int
     at: S
     lanes: Lanes  # of the wave
@@ -39,8 +41,8 @@ class Copy:
     size: int
 
     def part(self, keep: npt.NDArray[np.bool_]) -> Copy:
-        return Copy(self.number, self.at, self.lanes[keep], self.group[keep], self.target[keep], self.source[keep],
-                    self.tensor, self.buffer, self.size)  # fmt: skip
+        return Copy(self.gang, self.number, self.at, self.lanes[keep], self.group[keep], self.target[keep],
+                    self.source[keep], self.tensor, self.buffer, self.size)  # fmt: skip
 
 
 class AsyncGroups:
@@ -65,14 +67,22 @@ class AsyncGroups:
             if not done.any():
                 left.append(copy)
                 continue
-            self.arrive(g, copy if done.all() else copy.part(done))
+            self.arrive(copy if done.all() else copy.part(done))
             if not done.all():
                 left.append(copy.part(~done))
         self.flying = left
 
-    def arrive(self, g: Gang, copy: Copy) -> None:
-        """The bytes are there, written by the threads that asked for them."""
-        shared = self.wave.shared
+    def taken(self, lanes: Positions) -> list[Copy]:
+        """The copies of these threads that are in flight, which something else than their groups now waits for."""
+        here = np.zeros(self.wave.lanes, np.bool_)
+        here[lanes] = True
+        out = [c.part(here[c.lanes]) for c in self.flying if here[c.lanes].any()]
+        self.flying = [c.part(~here[c.lanes]) for c in self.flying if not here[c.lanes].all()]
+        return out
+
+    def arrive(self, copy: Copy, epoch: Ints | None = None) -> None:
+        """The bytes are there, written by the threads that asked for them (now, or in an epoch of their warps)."""
+        g, shared = copy.gang, self.wave.shared
         grains = shared.grains(copy.target, copy.size)
         shared.flight[grains] = 0
         shared.flying -= len(copy.lanes)
@@ -84,7 +94,7 @@ class AsyncGroups:
         data = np.zeros((len(copy.lanes), count), tensor.data.dtype)
         if real.any():
             data[real] = self.wave.memory.read(g, copy.lanes[real] - g.lo, tensor, copy.source[real], count)
-        shared.mark_write(g, copy.lanes - g.lo, grains, copy.buffer)
+        shared.mark_write(g, copy.lanes - g.lo, grains, copy.buffer, epoch)
         g.at = before
         shared.views[np.dtype(np.uint8)][copy.target[:, None] + np.arange(copy.size)] = data.view(np.uint8).reshape(
             len(data), -1
@@ -121,7 +131,7 @@ def _copy(c: Compiler, s: AsyncCopy) -> Compiled:
         shared.data[at[:, None] + np.arange(s.bytes)] = 0xFF
         lanes = g.lanes[pos]
         wave.copies.issue(
-            Copy(wave.copies.number, s, lanes, wave.copies.open[lanes].copy(), at, first[pos], s.src.buffer,
+            Copy(g, wave.copies.number, s, lanes, wave.copies.open[lanes].copy(), at, first[pos], s.src.buffer,
                  target.buffer, s.bytes)
         )  # fmt: skip
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from emmy.codegen.simulate.numbers import NUMPY, Array, Value, merge, spread, uniform
+from emmy.codegen.simulate.numbers import Array, Value, merge, spread, uniform
+from emmy.codegen.simulate.stream import Stream
 from emmy.ir.kernel import Comment, S
 
 if TYPE_CHECKING:
@@ -22,13 +23,15 @@ Stale = tuple[Mask, str, int]  # which threads, and the buffer and element
 class RegArray:
     """An array of registers: a row an element, None where nothing was assigned, `holes` where some threads did not."""
 
-    __slots__ = ("busy", "holes", "name", "rows", "stale", "type")
+    __slots__ = ("born", "busy", "holes", "name", "rows", "stale", "type", "written")
 
     def __init__(self, name: str, type: str, rows: list[Value | None]) -> None:
         self.name, self.type, self.rows = name, type, rows
         self.holes: dict[int, Mask] = {}
         self.stale: dict[int, Stale] = {}  # rows loaded from memory that nothing had written
-        self.busy: dict[int, object] = {}  # rows that a wgmma in flight reads or writes
+        self.busy: dict[int, int] = {}  # rows that products in flight read or write, by how many
+        self.born = 0  # how many WgmmaFences came before the declaration, and before each assignment
+        self.written: dict[int, int] = {}
 
     def inside(self, g: Gang, index: int) -> bool:
         if 0 <= index < len(self.rows):
@@ -41,7 +44,7 @@ class RegArray:
             return self.gather(g, index)
         if not self.inside(g, index):
             return uniform(0, self.type)
-        if self.busy and index in self.busy:
+        if self.busy and index in self.busy and not g.peek:
             g.report("read before wait", None, self.name, index, "a wgmma in flight has this register")
         row = self.rows[index]
         if row is None:
@@ -63,7 +66,7 @@ class RegArray:
             return
         if self.busy and index in self.busy:
             g.report("read before wait", None, self.name, index, "a wgmma in flight has this register")
-        g.dirty = True
+        self.written[index] = g.fences
         active, old = g.active, self.rows[index]
         if active is None:
             self.rows[index] = value
@@ -103,6 +106,7 @@ class RegArray:
     def part(self, at: slice) -> RegArray:
         """The same registers of some of the threads."""
         cut = RegArray(self.name, self.type, [r[at] if isinstance(r, np.ndarray) else r for r in self.rows])
+        cut.born, cut.written = self.born, dict(self.written)
         cut.stale = {i: (m[at], b, e) for i, (m, b, e) in self.stale.items()}
         cut.holes = {i: m[at] for i, m in self.holes.items() if m[at].any()}
         return cut
@@ -131,7 +135,9 @@ class Gang:
         self.env = env
         self.holes: dict[str, Mask | None] = {}  # scalar registers not assigned yet: None in no thread
         self.at: S = Comment("")
-        self.dirty = False  # registers written since the last WgmmaFence
+        self.fences = 0  # WgmmaFences so far
+        self.peek = False
+        self.stream = Stream()
         self.lanes = np.arange(lo, lo + n)
         self.warps = self.lanes >> 5
         self.warp_list = np.arange(lo >> 5, (lo + n + 31) >> 5)
@@ -196,7 +202,6 @@ class Gang:
 
     def assign(self, name: str, value: Value, type: str) -> None:
         active = self.active
-        self.dirty = True
         if active is None:
             self.env[name] = value
             self.holes.pop(name, None)
@@ -230,5 +235,8 @@ class Gang:
         if bad.any():
             self.report(kind, int(np.flatnonzero(bad)[0]), buffer, index, detail)
 
-    def zeros(self, type: str) -> Array:
-        return np.zeros(self.n, NUMPY[type])
+    def finish(self) -> None:
+        """As the gang ends, every product has been waited for."""
+        for p in self.stream.products[:1]:
+            self.at = p.at
+            self.report("never waited", None, p.acc.name, p.first, "the product is in flight as its threads end")

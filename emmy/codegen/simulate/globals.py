@@ -77,6 +77,7 @@ class Globals:
     def read(self, g: Gang, pos: Positions, t: Tensor, index: Array, count: int) -> Array:
         """[accesses, count] raw elements.  Indices were checked."""
         elements = index[:, None] + np.arange(count)
+        g.wave.touch(g, pos)
         g.wave.tally.global_access(g.warps[pos], index * t.bytes, count * t.bytes, False)
         if t.out:
             self.check_read(g, pos, t, elements)
@@ -92,7 +93,7 @@ class Globals:
             i, j = (int(v[0]) for v in np.nonzero(blank))
             g.report("uninitialized read", int(pos[i]), t.name, int(elements[i, j]), "nothing has written it")
         me = g.wave.threads_of(g.lanes[pos])[:, None]
-        bad = (owner >= 0) & (owner != me) & ~g.wave.ordered(g.warps[pos], owner, t.epoch[elements])
+        bad = (owner >= 0) & (owner != me) & ~g.wave.ordered(g.lanes[pos], owner, t.epoch[elements])
         if bad.any():
             i, j = (int(v[0]) for v in np.nonzero(bad))
             detail = f"read after a write by {g.wave.thread_name(int(owner[i, j]))} without order"
@@ -103,6 +104,7 @@ class Globals:
     def write(self, g: Gang, pos: Positions, t: Tensor, index: Array, values: Array) -> None:
         """`values` [accesses, count].  Indices were checked."""
         elements = index[:, None] + np.arange(values.shape[1])
+        g.wave.touch(g, pos)
         g.wave.tally.global_access(g.warps[pos], index * t.bytes, values.shape[1] * t.bytes, True)
         if self.check_write(g, pos, t, elements):
             t.data[elements] = values
@@ -122,12 +124,36 @@ class Globals:
             g.report("two owners", int(pos[i]), t.name, int(elements[i, j]), "two threads write it in one statement")
         return True
 
+    def claim(self, g: Gang, pos: Positions, t: Tensor, elements: Array, add: bool) -> None:
+        """Marks elements that one thread has TMA write or add to."""
+        if not add:
+            self.check_write(g, pos, t, elements)
+            return
+        self.check_atomic(g, pos, t, elements)
+
+    def check_atomic(self, g: Gang, pos: Positions, t: Tensor, elements: Array) -> None:
+        """Atomics on elements that have a value and that nobody writes otherwise without order."""
+        owner = t.owner[elements]
+        blank = (owner == -1) & (not t.given)
+        if blank.any():
+            i, j = (int(v[0]) for v in np.nonzero(blank))
+            g.report("uninitialized read", int(pos[i]), t.name, int(elements[i, j]), "an atomic on what nothing wrote")
+        me = g.wave.threads_of(g.lanes[pos])[:, None]
+        bad = (owner >= 0) & (owner != me)
+        if bad.any():
+            bad &= ~g.wave.ordered(g.lanes[pos], owner, t.epoch[elements])
+        if bad.any():
+            i, j = (int(v[0]) for v in np.nonzero(bad))
+            detail = f"{g.wave.thread_name(int(owner[i, j]))} writes it too, without order"
+            g.report("two owners", int(pos[i]), t.name, int(elements[i, j]), detail)
+        t.owner[elements] = ATOMIC
+
     def check_owner(self, g: Gang, pos: Positions, t: Tensor, elements: Array, me: Array) -> None:
-        wave, warps = g.wave, g.warps[pos]
+        wave, lanes = g.wave, g.lanes[pos]
         owner = t.owner[elements]
         bad = (owner != -1) & (owner != me)
         if bad.any():
-            bad &= (owner == ATOMIC) | ~wave.ordered(warps, owner, t.epoch[elements])
+            bad &= (owner == ATOMIC) | ~wave.ordered(lanes, owner, t.epoch[elements])
         if bad.any():
             i, j = (int(v[0]) for v in np.nonzero(bad))
             detail = f"{wave.thread_name(int(owner[i, j]))} writes it too, without order"
@@ -135,7 +161,7 @@ class Globals:
         reader = t.reader[elements]
         late = (reader >= 0) & (reader != me)
         if late.any():
-            late &= ~wave.ordered(warps, reader, t.read_epoch[elements])
+            late &= ~wave.ordered(lanes, reader, t.read_epoch[elements])
         if late.any():
             i, j = (int(v[0]) for v in np.nonzero(late))
             detail = f"a write of what {wave.thread_name(int(reader[i, j]))} reads without order"

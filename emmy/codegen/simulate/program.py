@@ -6,11 +6,11 @@ list that holds such a statement is run as a generator too, every other one as p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from emmy.ir.kernel import Bin, Call, Convert, Kernel, S, Select, Un, children
+from emmy.ir.kernel import Bin, Call, Convert, Cursor, Kernel, S, Select, Un, children, walk
 from emmy.ir.kernel.statements import For, If, Roles
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ class Wait:
 
     gang: Gang
     ready: Callable[[], bool]
-    what: str
+    what: object  # as text, when it is asked for
+    outer: bool = False  # for gangs inside of this one
 
 
 Run = Callable[["Gang"], None]
@@ -93,31 +94,53 @@ def cost(node: object) -> tuple[int, int]:
 
 
 class Compiler:
-    """`concurrent`: several gangs run (roles, rings, named barriers, clusters), so barriers block."""
+    """`builders` says how each statement is compiled; statements without one do nothing."""
 
-    def __init__(self, kernel: Kernel, tally: Tally, builders: dict[type, Build], concurrent: bool) -> None:
-        self.kernel, self.tally, self.builders, self.concurrent = kernel, tally, builders, concurrent
-        self.types: dict[str, str] = {}  # declared registers
+    def __init__(self, kernel: Kernel, tally: Tally, builders: dict[type, Build], sizes: Mapping[str, int]) -> None:
+        self.kernel, self.tally, self.builders = kernel, tally, builders
+        rings = {r.name: r for r in kernel.rings}
+        self.cursors = {s.name: rings[s.ring] for s in walk(kernel.body) if isinstance(s, Cursor)}
+        self.sizes = sizes
+        self.finish: dict[int, Callable[..., None]] = {}  # how the product of a Wgmma (by identity) is computed
 
     def body(self, statements: tuple[S, ...]) -> Body:
         return Body([self.statement(s) for s in statements if type(s) in self.builders])
 
     def statement(self, s: S) -> Compiled:
         built = self.builders[type(s)](self, s)
-        return Compiled(self.counted(s, built.run), None) if built.run is not None else built
+        note = self.counted(s)
+        if built.run is not None:
+            return Compiled(_after(note, built.run))
+        assert built.steps is not None
+        return Compiled(None, _steps_after(note, built.steps))
 
-    def counted(self, s: S, run: Run) -> Run:
+    def counted(self, s: S) -> Run:
         """Notes the statement and counts it, a warp at a time."""
         tally, kind = self.tally, type(s).__name__
         alu, flops = cost(s)
 
-        def noted(g: Gang) -> None:
+        def note(g: Gang) -> None:
             g.at = s
             if tally.on:
                 warps, threads = g.census()
                 tally.instructions[kind] += warps
                 tally.instructions["alu"] += alu * warps
                 tally.flops += flops * threads
-            run(g)
 
-        return noted
+        return note
+
+
+def _after(note: Run, run: Run) -> Run:
+    def noted(g: Gang) -> None:
+        note(g)
+        run(g)
+
+    return noted
+
+
+def _steps_after(note: Run, steps: Steps) -> Steps:
+    def noted(g: Gang) -> Iterator[Wait]:
+        note(g)
+        yield from steps(g)
+
+    return noted

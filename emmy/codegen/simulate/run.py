@@ -18,13 +18,18 @@ from emmy.codegen.simulate.globals import Globals
 from emmy.codegen.simulate.matrices import MATRICES
 from emmy.codegen.simulate.numbers import RAW, memory_type, uniform
 from emmy.codegen.simulate.program import Build, Compiler
+from emmy.codegen.simulate.rings import RINGS, Rings
+from emmy.codegen.simulate.scheduler import SCHEDULED, Scheduler
 from emmy.codegen.simulate.statements import STATEMENTS
+from emmy.codegen.simulate.tma import TMA, BulkGroups
 from emmy.codegen.simulate.wave import Wave
+from emmy.codegen.simulate.wgmma import WGMMA
+from emmy.errors import UsageError
 from emmy.ir.evaluate import integer
-from emmy.ir.kernel import Kernel
+from emmy.ir.kernel import ClusterBarrier, Kernel, NamedBarrier, RingWait, Roles, TmaStore, Wgmma, walk
 from emmy.ir.target import Target
 
-BUILDERS: Final[dict[type, Build]] = {**STATEMENTS, **MATRICES, **COPIES}
+BUILDERS: Final[dict[type, Build]] = {**STATEMENTS, **MATRICES, **COPIES, **RINGS, **TMA, **WGMMA}
 LANES: Final = 16384  # threads that run together at most
 MARKS: Final = 64 << 20  # bytes of the marks of shared memory of the blocks that run together
 
@@ -54,7 +59,8 @@ def simulate(
     machine = _Launch(kernel, target, sizes, memory, findings, tally, random.Random(seed))
     with np.errstate(all="ignore"):
         machine.run()
-    memory.finish(findings, kernel)
+    if not machine.hung:
+        memory.finish(findings, kernel)
     outputs = {t.name: _typed(t.data, t.type) for t in memory.tensors.values() if t.out}
     return Simulation(outputs, tuple(findings.kept.values()), machine.counters())
 
@@ -72,19 +78,51 @@ class _Launch:
         self.findings, self.tally = findings, tally
         self.grid = (integer(kernel.grid[0], sizes), integer(kernel.grid[1], sizes), integer(kernel.grid[2], sizes))
         self.env = {p.name: uniform(sizes[p.name], "i64") for p in kernel.params if p.role == "size"}
-        self.compiler = Compiler(kernel, tally, BUILDERS, False)
-        self.body = self.compiler.body(kernel.body)
+        self.concurrent = concurrent(kernel)
+        builders = {**BUILDERS, **SCHEDULED} if self.concurrent else BUILDERS
+        self.body = Compiler(kernel, tally, builders, sizes).body(kernel.body)
+        self.hung = False
 
     def run(self) -> None:
-        for blocks in self.batches():
-            wave = Wave(self.kernel, self.grid, blocks, self.memory, self.findings, self.tally, 0)
-            wave.copies = AsyncGroups(wave)
-            gang = Gang(wave, 0, wave.lanes, dict(self.env))
-            self.body.run(gang)
-            wave.copies.finish()
+        for blocks in self.clusters() if self.concurrent else self.batches():
+            wave = self.wave(blocks)
+            if self.concurrent:
+                self.together(wave)
+            else:
+                gang = Gang(wave, 0, wave.lanes, dict(self.env))
+                self.body.run(gang)
+                gang.finish()
+            if not self.hung:
+                wave.copies.finish()
+                wave.bulk.finish()
+            wave.rings.finish()
+
+    def wave(self, blocks: npt.NDArray[np.int64]) -> Wave:
+        """Columns of the clocks: warps, slots of rings, products of warpgroups, TMA stores of warps."""
+        k = self.kernel
+        a, b, c = k.cluster
+        count = a * b * c
+        rings = count * Rings.agents(k.rings)
+        warps = count * -(-k.threads // 32)
+        groups = max(1, warps // 4) if any(isinstance(s, Wgmma) for s in walk(k.body)) else 0
+        stores = warps if any(isinstance(s, TmaStore) for s in walk(k.body)) else 0
+        wave = Wave(k, self.grid, blocks, self.memory, self.findings, self.tally, rings + groups + stores)
+        wave.streams = warps + rings
+        wave.copies, wave.rings = AsyncGroups(wave), Rings(wave)
+        wave.bulk = BulkGroups(wave, warps + rings + groups)
+        return wave
+
+    def together(self, wave: Wave) -> None:
+        """The blocks of a cluster, and their roles, as gangs that take turns."""
+        wave.scheduler = Scheduler(self.chance)
+        for i, block in enumerate(wave.blocks):
+            gang = Gang(wave, i * wave.room, wave.room, dict(self.env), f"block {block}")
+            wave.scheduler.start(gang, self.body.steps(gang))
+        wave.scheduler.run()
+        self.hung |= wave.scheduler.hung
 
     def batches(self) -> Iterator[npt.NDArray[np.int64]]:
-        """Blocks that run together."""
+        """Blocks that run together, none of which another one can hear."""
         k = self.kernel
         total = self.grid[0] * self.grid[1] * self.grid[2]
         warps = -(-k.threads // 32)
@@ -93,6 +131,18 @@ class _Launch:
         for first in range(0, total, at_once):
             yield np.arange(first, min(total, first + at_once), dtype=np.int64)
 
+    def clusters(self) -> Iterator[npt.NDArray[np.int64]]:
+        """The blocks of each cluster, by rank."""
+        gx, gy, gz = self.grid
+        a, b, c = self.kernel.cluster
+        if gx % a or gy % b or gz % c:
+            raise UsageError(f"{self.kernel.name}: a grid of {self.grid} blocks does not divide into clusters")
+        for z, y, x in np.ndindex(gz // c, gy // b, gx // a):
+            inner = [
+                ((z * c + k) * gy + y * b + j) * gx + x * a + i for k in range(c) for j in range(b) for i in range(a)
+            ]
+            yield np.array(inner, np.int64)
+
     def counters(self) -> Counters:
         t = self.tally
         return Counters(
@@ -100,3 +150,9 @@ class _Launch:
             shared_bytes=t.shared_bytes, shared_accesses=t.shared_accesses, conflicts=t.conflicts,
             instructions=dict(t.instructions), flops=t.flops, barriers=t.barriers, registers=0,
         )  # fmt: skip
+
+
+def concurrent(kernel: Kernel) -> bool:
+    """Whether several gangs of a block or cluster wait for one another."""
+    waits = (Roles, NamedBarrier, ClusterBarrier, RingWait)
+    return kernel.cluster != (1, 1, 1) or any(isinstance(s, waits) for s in walk(kernel.body))

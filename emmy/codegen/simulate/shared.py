@@ -87,11 +87,10 @@ class Shared:
 
     # ---- marks
 
-    def order(self, warps: Array, grains: Array) -> Array:
-        """Whether the last write of each granule is ordered before what the warp does now."""
+    def order(self, lanes: Positions, grains: Array, fenced: bool = False) -> Array:
+        """Whether the last write of each granule is ordered before what the threads do now (`fenced`: for TMA too)."""
         agent = self.agent_of[self.writer[grains]]
-        seen: Array = self.clocks.seen[warps[:, None], agent]
-        return seen >= self.epoch[grains]
+        return self.clocks.known(lanes, agent, fenced) >= self.epoch[grains]
 
     def check_read(self, g: Gang, pos: Positions, grains: Array, buffer: str) -> None:
         """Reads by threads of a gang."""
@@ -106,7 +105,7 @@ class Shared:
         writer = self.writer[grains]
         if self.flying:
             self.tell(g, "read before wait", pos, grains, self.flight[grains] != 0, buffer, "the copy is in flight")
-        race = ~self.order(warps, grains) & (writer >= 0)
+        race = ~self.order(lane, grains) & (writer >= 0)
         if not collective:
             race &= writer != me
         if race.any():
@@ -132,12 +131,12 @@ class Shared:
         self, g: Gang, pos: Positions, grains: Array, buffer: str, kind: Kind = "shared race", mark: bool = True
     ) -> None:
         """Writes by threads of a gang: against the last write and all reads since."""
-        warps, lane = g.warps[pos], g.lanes[pos]
+        lane = g.lanes[pos]
         me = (lane % self.threads)[:, None]
         writer = self.writer[grains]
         if self.flying:
-            self.tell(g, "read before wait", pos, grains, self.flight[grains] != 0, buffer, "a copy to it is in flight")
-        race = ~self.order(warps, grains) & (writer >= 0) & (writer != me)
+            self.tell(g, kind, pos, grains, self.flight[grains] != 0, buffer, "another copy to it is in flight")
+        race = ~self.order(lane, grains) & (writer >= 0) & (writer != me)
         if race.any():
             self.tell(g, "shared race", pos, grains, race, buffer, self.who("write after a write", race, writer))
         self.check_readers(g, pos, grains, buffer, kind)
@@ -147,7 +146,7 @@ class Shared:
     def check_readers(self, g: Gang, pos: Positions, grains: Array, buffer: str, kind: Kind) -> None:
         warps, lane = g.warps[pos], g.lanes[pos]
         read = self.readers[grains]
-        late = (read >> _BITS) > self.clocks.seen[warps][:, None, :]
+        late = (read >> _BITS) > self.clocks.view(lane)[:, None, :]
         if not late.any():
             return
         column = self.clocks.column[warps][:, None, None]
@@ -155,17 +154,17 @@ class Shared:
         mine = (own & 63) == (lane % 32)[:, None]
         here = np.take_along_axis(late, np.broadcast_to(column, (*grains.shape, 1)), axis=2)[..., 0] & ~mine
         np.put_along_axis(late, np.broadcast_to(column, (*grains.shape, 1)), here[..., None], axis=2)
-        bad = late.any(axis=2)
+        bad = np.asarray(late.any(axis=2))
         if bad.any():
             i, j = (int(v[0]) for v in np.nonzero(bad))
             agent = int(np.flatnonzero(late[i, j])[0])
             what = "a write of what" if kind == "shared race" else "an asynchronous write of what"
             self.tell(g, kind, pos, grains, bad, buffer, f"{what} {self.agent(agent)} may still read")
 
-    def mark_write(self, g: Gang, pos: Positions, grains: Array, buffer: str) -> None:
+    def mark_write(self, g: Gang, pos: Positions, grains: Array, buffer: str, epoch: Array | None = None) -> None:
         me = np.broadcast_to((g.lanes[pos] % self.threads)[:, None], grains.shape).astype(np.int32)
         self.writer[grains] = me
-        self.epoch[grains] = self.clocks.epoch[g.warps[pos]][:, None]
+        self.epoch[grains] = (self.clocks.epoch[g.warps[pos]] if epoch is None else epoch)[:, None]
         clash = self.writer[grains] != me
         if clash.any():
             self.tell(g, "shared race", pos, grains, clash, buffer, "two threads write it in one statement")

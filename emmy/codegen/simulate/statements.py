@@ -74,7 +74,8 @@ def _declare(c: Compiler, s: Declare) -> Compiled:
         first = zero if s.init is not None else None
 
         def array(g: Gang) -> None:
-            g.env[s.name] = RegArray(s.name, s.type, [first] * (s.count or 0))
+            g.env[s.name] = fresh = RegArray(s.name, s.type, [first] * (s.count or 0))
+            fresh.born = g.fences
 
         return Compiled(array)
     init = None if s.init is None else converted(reader(s.init), s.init.type, s.type)
@@ -348,7 +349,7 @@ def _fence(c: Compiler, s: Fence) -> Compiled:
 
 
 def _proxy_fence(c: Compiler, s: ProxyFence) -> Compiled:
-    return Compiled(lambda g: g.wave.clocks.fence_proxy(g.running_warps()))
+    return Compiled(lambda g: g.wave.clocks.fence_proxy(g.lanes[g.running()]))
 
 
 def _dependent_wait(c: Compiler, s: DependentWait) -> Compiled:

@@ -19,6 +19,9 @@ from emmy.ir.show_kernel import show_statement
 if TYPE_CHECKING:
     from emmy.codegen.simulate.copies import AsyncGroups
     from emmy.codegen.simulate.gang import Gang, Positions
+    from emmy.codegen.simulate.rings import Rings
+    from emmy.codegen.simulate.scheduler import Meeting, Scheduler
+    from emmy.codegen.simulate.tma import BulkGroups
 
 
 class Wave:
@@ -28,6 +31,9 @@ class Wave:
     """
 
     copies: AsyncGroups
+    rings: Rings
+    bulk: BulkGroups
+    scheduler: Scheduler
 
     def __init__(
         self, kernel: Kernel, grid: tuple[int, int, int], blocks: npt.NDArray[np.int64], memory: Globals,
@@ -44,6 +50,8 @@ class Wave:
         self.clocks = Clocks(len(blocks) // self.cluster, self.domain // 32, agents)
         self.shared = Shared(kernel, len(blocks), self.cluster, self.room, self.clocks)
         self.waited = np.zeros(len(blocks) * self.room, np.bool_)  # DependentWait
+        self.streams = 0  # first column of the clocks that belongs to a warpgroup's products
+        self.meetings: dict[object, Meeting] = {}
         self.clock = 0
         self.partial = bool(kernel.rings)
         self.warps = self.room // 32
@@ -71,20 +79,16 @@ class Wave:
             return "an atomic"
         return f"block {thread // self.room} thread {thread % self.room}"
 
-    def ordered(self, warps: Array, threads: Array, epoch: Array) -> Array:
-        """Whether what those threads of the grid did in an epoch is ordered before what the warps do now."""
+    def ordered(self, lanes: Positions, threads: Array, epoch: Array) -> Array:
+        """Whether what `threads` of the grid did in an epoch is ordered before what `lanes` do now: [lanes, n]."""
         block = threads // self.room
-        own = np.searchsorted(self.blocks, block)
-        own = np.minimum(own, len(self.blocks) - 1)
-        here = self.blocks[own] == block
-        warp = own * self.warps + threads % self.room // 32
-        per = self.clocks.warps
-        mine = np.broadcast_to(warps[:, None], threads.shape)
-        same = here & (warp // per == mine // per)
-        seen = self.clocks.seen[mine, np.where(same, warp % per, 0)] >= epoch
-        return np.where(same, seen, self.foreign(mine, threads, epoch))
+        own = np.minimum(np.searchsorted(self.blocks, block), len(self.blocks) - 1)
+        lane = own * self.room + threads % self.room
+        same = (self.blocks[own] == block) & (lane // self.domain == lanes[:, None] // self.domain)
+        agent = np.where(same, lane % self.domain // 32, 0)
+        return np.where(same, self.clocks.known(lanes, agent) >= epoch, self.foreign(lanes, threads, epoch))
 
-    def foreign(self, warps: Array, threads: Array, epoch: Array) -> Array:
+    def foreign(self, lanes: Positions, threads: Array, epoch: Array) -> Array:
         """Order between blocks: none without atomics."""
         return np.zeros(threads.shape, np.bool_)
 
