@@ -6,10 +6,13 @@ One JSON document, one row a line, so that a review shows what changed:
      "l2": "cold", "rows": [
     {"body": "…", "name": "k_rms_norm", "sizes": {}, "family": "row", "row": "WORK=t256", "n": 30, "median": 3e-05, …},
     {"body": "…", "name": "k_linear", "sizes": {"s": 512}, "family": "mma", "row": "…"}
+    ], "bodies": [
+    {"body": "…", "name": "k_rms_norm", "features": {"programs": "…"}, "text": "(body …)"}
     ]}
 
-A row without times is a proposal: a schedule worth trying, no evidence.  A golden file is data from outside: every
-field is checked before it is believed.
+A row without times is a proposal: a schedule worth trying, no evidence.  `bodies` hold the Loop IR of the rows' bodies,
+so that a file can be checked against today's rules, and learnt from.  A golden file is data from outside: every field
+is checked before it is believed; that a body's text has its hash is checked where the text is used.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from emmy.errors import StoreError
-from emmy.extract.records import Measurement, Regime, Sizes
+from emmy.extract.checks import LONGEST
+from emmy.extract.records import KernelRecord, Measurement, Regime, Sizes
 from emmy.extract.store import Store
 
 FORMAT: Final = "emmy-golden"
@@ -50,6 +54,7 @@ class GoldenRow:
 class GoldenFile:
     regime: Regime
     rows: tuple[GoldenRow, ...]
+    bodies: tuple[KernelRecord, ...] = ()
 
     @property
     def measurements(self) -> list[Measurement]:
@@ -74,18 +79,26 @@ def golden_path(regime: Regime, directory: Path, environ: Mapping[str, str] = os
     return path if path.exists() else None
 
 
-def write_golden(path: Path, regime: Regime, rows: Iterable[GoldenRow]) -> None:
-    """Write rows sorted by (name, body, sizes, median); the file appears whole or not at all."""
+def write_golden(path: Path, regime: Regime, rows: Iterable[GoldenRow], bodies: Iterable[KernelRecord] = ()) -> None:
+    """Write rows sorted by (name, body, sizes, median), bodies by (name, body); the file appears whole or not at all.
+
+    StoreError where it cannot be written.
+    """
     ordered = sorted(
         rows, key=lambda r: (r.name, r.body, r.sizes, r.measurement.median if r.measurement else 0.0, r.row)
     )
     head = {"format": FORMAT, "version": VERSION, "gpu": regime.gpu, "capability": regime.capability,
             "compiler": regime.compiler, "numerics": regime.numerics, "l2": regime.l2}  # fmt: skip
     lines = ",\n".join(json.dumps(_row_json(r)) for r in ordered)
-    text = json.dumps(head)[:-1] + ', "rows": [\n' + lines + "\n]}\n"
+    kernels = sorted(bodies, key=lambda k: (k.name, k.body))
+    texts = ",\n".join(json.dumps(_body_json(k)) for k in kernels)
+    text = json.dumps(head)[:-1] + ', "rows": [\n' + lines + '\n], "bodies": [\n' + texts + "\n]}\n"
     temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise StoreError(f"golden file {path} cannot be written: {error.strerror}", "name another file") from error
 
 
 def read_golden(path: Path) -> GoldenFile:
@@ -113,12 +126,21 @@ def read_golden(path: Path) -> GoldenFile:
     rows = document.get("rows")
     if not isinstance(rows, list):
         raise check.wrong("rows", "a list")
-    return GoldenFile(regime, tuple(_row(path, k, row, regime) for k, row in enumerate(rows)))
+    bodies = document.get("bodies", [])
+    if not isinstance(bodies, list):
+        raise check.wrong("bodies", "a list")
+    return GoldenFile(
+        regime,
+        tuple(_row(path, k, row, regime) for k, row in enumerate(rows)),
+        tuple(_body(path, k, body) for k, body in enumerate(bodies)),
+    )
 
 
 def import_golden(store: Store, file: GoldenFile) -> int:
-    """Make the store's golden measurements of this card exactly the file's; how many."""
+    """Make the store's golden measurements of this card exactly the file's; how many.  Its bodies are added."""
     store.replace_source("golden", file.regime, file.measurements)
+    known = {k.body for k in store.kernels()}
+    store.record_kernels(k for k in file.bodies if k.body not in known)
     return len(file.measurements)
 
 
@@ -136,7 +158,27 @@ def _row_json(r: GoldenRow) -> dict[str, Any]:
         m = r.measurement
         row |= {"n": m.n, "median": m.median, "p10": m.p10, "p90": m.p90}
         row |= {"clock_before": m.clock_before, "clock_after": m.clock_after, "when": m.when}
+        row |= {"drawn": m.drawn} if m.drawn else {}
     return row
+
+
+def _body_json(k: KernelRecord) -> dict[str, Any]:
+    features = dict(sorted(k.features.items()))
+    return {"body": k.body, "name": k.name, "features": features, "text": k.text}
+
+
+def _body(path: Path, number: int, body: object) -> KernelRecord:
+    check = _Check(path, number, "body")
+    if not isinstance(body, dict):
+        raise check.wrong("it", "an object")
+    if not isinstance(body.get("body"), str) or not _BODY.fullmatch(body["body"]):
+        raise check.wrong("body", "a hash in hexadecimal")
+    features, text = body.get("features", {}), body.get("text")
+    if not isinstance(features, dict) or not all(isinstance(v, str | int | float) for v in features.values()):
+        raise check.wrong("features", "an object of numbers and texts")
+    if not isinstance(text, str) or len(text) > LONGEST:
+        raise check.wrong("text", f"Loop IR of at most {LONGEST} characters")
+    return KernelRecord(body["body"], text, check.text(body, "name"), features)
 
 
 def _row(path: Path, number: int, row: object, regime: Regime) -> GoldenRow:
@@ -159,7 +201,20 @@ def _row(path: Path, number: int, row: object, regime: Regime) -> GoldenRow:
         raise check.wrong("median", "between p10 and p90")
     clocks = [check.number(row, key) for key in ("clock_before", "clock_after", "when")]
     measurement = Measurement(
-        body, bound, family, text, regime, n, median, p10, p90, clocks[0], clocks[1], "golden", clocks[2]
+        body,
+        bound,
+        family,
+        text,
+        regime,
+        n,
+        median,
+        p10,
+        p90,
+        clocks[0],
+        clocks[1],
+        "golden",
+        clocks[2],
+        check.text(row, "drawn") if "drawn" in row else "",
     )
     return GoldenRow(body, name, bound, family, text, measurement)
 
@@ -167,8 +222,8 @@ def _row(path: Path, number: int, row: object, regime: Regime) -> GoldenRow:
 class _Check:
     """Reads fields of one JSON object and says where a wrong one stands."""
 
-    def __init__(self, path: Path, number: int | None = None) -> None:
-        self.where = f"golden file {path}" + ("" if number is None else f", row {number}")
+    def __init__(self, path: Path, number: int | None = None, what: str = "row") -> None:
+        self.where = f"golden file {path}" + ("" if number is None else f", {what} {number}")
 
     def wrong(self, key: str, expected: str) -> StoreError:
         return StoreError(f"{self.where}: {key} must be {expected}", _OFF)

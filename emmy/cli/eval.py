@@ -1,0 +1,134 @@
+"""`emmy eval`: what the measurements say about choices."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from emmy.cli.db import StoreOptions, open_store
+from emmy.cli.options import Opt, with_options
+
+if TYPE_CHECKING:
+    from emmy.extract.golden import GoldenFile
+    from emmy.extract.store import Store
+    from emmy.measured import Found
+
+eval_app = typer.Typer(
+    help="What was measured: variants of a body, failures, regret of the untuned pick.", no_args_is_help=True
+)
+
+
+@dataclass(frozen=True)
+class EvalOptions(StoreOptions):
+    gpu: Annotated[str, Opt("--gpu", help="Only rows of this card, by name.")] = ""
+    no_golden: Annotated[bool, Opt("--no-golden", help="Leave out the golden files that ship.")] = False
+
+
+@dataclass(frozen=True)
+class _BodyFirst:
+    body: Annotated[
+        str, typer.Argument(metavar="[BODY]", help="A body's hash or its beginning, or a kernel's name. Default: all.")
+    ] = ""
+
+
+@dataclass(frozen=True)
+class VariantsOptions(EvalOptions, _BodyFirst):
+    limit: Annotated[int, Opt("--limit", help="Rows shown of each body; 0: all.")] = 20
+
+
+@dataclass(frozen=True)
+class RegretOptions(EvalOptions):
+    check: Annotated[bool, Opt("--check", help="Exit with 1 when the regret is above what it is held to.")] = False
+
+
+def goldens(o: EvalOptions) -> list[GoldenFile]:
+    """The golden files that count: those that ship, or the one that EMMY_GOLDEN_FILE names."""
+    from pathlib import Path
+
+    from emmy.extract.golden import read_golden
+    from emmy.resources import golden
+    from emmy.settings import Settings
+
+    named = Settings.read().golden
+    if o.no_golden or named == "":
+        return []
+    paths = [Path(named).expanduser()] if named else sorted(golden().glob("*_sm*.json"))
+    return [read_golden(p) for p in paths]
+
+
+def measured(o: EvalOptions, store: Store) -> Found:
+    """The rows of the store and of golden files, of the card that was asked for."""
+    from emmy.measured import Found, read_measured
+
+    found = read_measured(store, goldens(o))
+    wanted = o.gpu.replace(" ", "").lower()
+    return Found(tuple(b for b in found.bodies if wanted in b.regime.gpu.replace(" ", "").lower()), found.skipped)
+
+
+def variants_command(o: VariantsOptions) -> None:
+    """Show every measured row of a body: time, ratio to the best, what the prior thinks."""
+    from emmy.errors import UsageError
+    from emmy.inspect.evaluate import variants
+    from emmy.inspect.evaluate_text import skipped_lines, variants_lines
+    from emmy.measured import analytic
+
+    found = measured(o, open_store(o))
+    chosen = [b for b in found.bodies if not o.body or b.name == o.body or b.body.hash.startswith(o.body)]
+    if o.body and not chosen:
+        names = sorted({f"{b.name} {b.body.hash}" for b in found.bodies})
+        known = "; ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        raise UsageError(f"no measured body is called {o.body!r}", f"there are {known}" if names else "there is none")
+    listed = [variants(b, analytic) for b in chosen]
+    if o.json:
+        print(json.dumps({"bodies": [asdict(v) for v in listed], "skipped": dict(found.skipped)}))
+        return
+    for v in listed:
+        print("\n".join(variants_lines(v, o.limit)), end="\n\n")
+    lines = skipped_lines(found.skipped)
+    if lines or not listed:
+        print("\n".join(lines or ["no measured bodies"]))
+
+
+def failures_command(o: StoreOptions) -> None:
+    """Count the failures by kind."""
+    from emmy.inspect.evaluate import failure_kinds
+    from emmy.inspect.evaluate_text import failure_lines
+
+    kinds = failure_kinds(open_store(o).failures())
+    print(json.dumps([asdict(k) for k in kinds]) if o.json else "\n".join(failure_lines(kinds)))
+
+
+def regret_command(o: RegretOptions) -> None:
+    """Compare the untuned pick of every measured body with its best measured row."""
+    from emmy.inspect.evaluate import LIMITS, by_family, regrets
+    from emmy.inspect.evaluate_text import regret_lines
+    from emmy.measured import analytic_folds
+
+    store = open_store(o)
+    found = measured(o, store)
+    bodies = regrets(found.bodies, analytic_folds, store.failures())
+    families = by_family(bodies)
+    if o.json:
+        print(json.dumps({
+            "families": _plain(asdict(f) | {"within": f.within} for f in families),
+            "bodies": _plain(asdict(b) for b in bodies), "limits": LIMITS, "skipped": dict(found.skipped),
+        }))  # fmt: skip
+    else:
+        print("\n".join(regret_lines(bodies, families, found.skipped)))
+    if o.check and not (families and families[-1].within):
+        raise typer.Exit(1)
+
+
+def _plain(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records whose numbers JSON can spell: nan is null."""
+    return [{k: None if isinstance(v, float) and math.isnan(v) else v for k, v in r.items()} for r in records]
+
+
+eval_app.command("variants")(with_options(variants_command, VariantsOptions))
+eval_app.command("failures")(with_options(failures_command, StoreOptions))
+eval_app.command("regret")(with_options(regret_command, RegretOptions))
