@@ -30,7 +30,7 @@ def made_up(body: Body, count: int, seed: int = 0, noise: float = 0.0, regime: R
     rows, rng = legal(body), random.Random(seed)
     seconds = analytic(body, rows, TARGET, {})
     pick = min(range(len(rows)), key=lambda i: (seconds[i], rows[i].row.text))
-    drawn = {i: "uniform" for i in rng.sample(range(len(rows)), min(count, len(rows)))} | {pick: "pick"}
+    drawn = dict.fromkeys(rng.sample(range(len(rows)), min(count, len(rows))), "uniform") | {pick: "pick"}
     found = []
     for i, why in sorted(drawn.items()):
         t = float(seconds[i]) * (1.0 + noise * rng.random())

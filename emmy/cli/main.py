@@ -11,7 +11,6 @@ import typer
 
 from emmy.cli.compile import CompileOptions, compile_command
 from emmy.cli.db import db_app
-from emmy.cli.db import db_app
 from emmy.cli.doctor import DoctorOptions, doctor_command
 from emmy.cli.eval import eval_app
 from emmy.cli.ops import OpsOptions, ops_command
@@ -35,8 +34,6 @@ app.command("run")(with_options(run_command, RunOptions))
 app.command("simulate")(with_options(simulate_command, SimulateOptions))
 app.command("doctor")(with_options(doctor_command, DoctorOptions))
 app.command("ops")(with_options(ops_command, OpsOptions))
-app.add_typer(db_app, name="db")
-app.add_typer(eval_app, name="eval")
 app.add_typer(db_app, name="db")
 app.add_typer(eval_app, name="eval")
 
