@@ -49,7 +49,6 @@ from emmy.ir.kernel import (
 from emmy.ir.target import Target
 from emmy.ir.verify.facts import Facts, Spread, failure, has_tid, names_in
 from emmy.ir.verify.matrices import check_matrix, check_tma
-from emmy.ir.verify.since import SINCE, features
 
 WARP_OPS: Final = (Shuffle, Vote, LdMatrix, StMatrix, Mma, WarpSync, NamedBarrier)
 GROUP_OPS: Final = (Wgmma, WgmmaFence, WgmmaCommit, WgmmaWait)
@@ -76,9 +75,6 @@ class Checker(Facts):
             self.cursors.pop(name.removesuffix("_slot"), None)
 
     def statement(self, s: S, flow: Spread) -> None:
-        for feature in features(s):
-            if feature in SINCE and not SINCE[feature].has(self.card):
-                raise self.fail(s, f"{self.card.arch} has no {feature} ({SINCE[feature].text})")
         if isinstance(s, For):
             self.loop(s, flow)
         elif isinstance(s, If):

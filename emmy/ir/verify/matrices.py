@@ -112,6 +112,11 @@ def _operand(facts: Facts, s: Wgmma, m: Matrix, which: str, rows: int) -> None:
         raise facts.fail(s, f"{which} is {m.major}-major: only 16-bit factors can be")
     if m.major == "mn" and len(b.shape) < 3 and rows > b.shape[-1]:
         raise facts.fail(s, f"{which} of {rows} columns in one block of {b.shape[-1]}")
+    if m.major == "mn" and len(b.shape) >= 3:
+        block, count = m.place.index[-3], -(-rows // b.shape[-1])
+        first = int(block.value) if isinstance(block, Lit) else 0
+        if first + count > b.shape[-3]:
+            raise facts.fail(s, f"{which} needs {count} blocks of {b.name} from {first} on, which has {b.shape[-3]}")
     k = WGMMA_K[s.type]
     # along a buffer's rows, along its columns; further columns of an mn-major matrix lie in the blocks that follow
     need = (rows, k) if m.major == "k" else (k, min(rows, b.shape[-1]))
