@@ -5,25 +5,49 @@ epoch, which grows whenever something is published.  Row w of `seen` says up to 
 ordered before what warp w does next.  A warp's own column says up to which of its epochs its *other lanes* are ordered:
 it moves at barriers and `WarpSync` only, so lanes of one warp race as warps do.  What only some lanes of a warp have
 waited for is theirs alone (`extra`) until the warp's next barrier.  An access carries its agent's epoch.
+
+Blocks that no barrier joins are ordered by atomics alone: `far` has a column a warp of the grid and three rows a warp:
+what it KNOWS of other blocks, what an atomic told it that a device fence has yet to admit (PENDING), and what device
+fences have made VISIBLE of what it knows and did, which its next atomic tells.
 (Vector clocks as in Flanagan and Freund, "FastTrack", PLDI 2009.)
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int32]
 Positions = npt.NDArray[np.int64]
+KNOWN, PENDING, VISIBLE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What an arrival tells a wait: rows of `seen`, `fenced` and `far`."""
+
+    seen: Ints
+    fenced: Ints
+    far: Ints
+
+    def joined(self, *others: News) -> News:
+        every = (self, *others)
+        return News(
+            np.maximum.reduce([n.seen for n in every]), np.maximum.reduce([n.fenced for n in every]),
+            np.maximum.reduce([n.far for n in every]),
+        )  # fmt: skip
 
 
 class Clocks:
     """`warps` a domain, then `agents` asynchronous ones; warps and lanes are numbered through all domains."""
 
-    def __init__(self, domains: int, warps: int, agents: int) -> None:
+    def __init__(self, domains: int, warps: int, agents: int, grid_warps: int = 0) -> None:
         self.domains, self.warps, self.width = domains, warps, warps + agents
         self.seen: Ints = np.zeros((domains * warps, self.width), np.int32)
         self.fenced: Ints = np.zeros_like(self.seen)  # generic writes that a proxy fence covers, known to each warp
+        self.far: Ints = np.zeros((domains * warps, 3, grid_warps), np.int32)
         self.epoch: Ints = np.ones(domains * warps, np.int32)
         self.column = np.arange(domains * warps) % warps
         self.touched: npt.NDArray[np.bool_] = np.zeros((domains * warps, 32), np.bool_)
@@ -69,14 +93,14 @@ class Clocks:
         """A barrier among the warps of each row of `groups`."""
         flat, count = groups.reshape(-1), groups.shape[1]
         self.sync_lanes(flat)
-        for table in (self.seen, self.fenced):
-            joined = table[flat].reshape(*groups.shape, -1).max(axis=1)
+        for table in (self.seen, self.fenced, self.far):
+            joined = table[flat].reshape(*groups.shape, *table.shape[1:]).max(axis=1)
             table[flat] = np.repeat(joined, count, axis=0)
 
     # ---- arrivals and waits of threads
 
-    def publish(self, lanes: Positions) -> tuple[Ints, Ints]:
-        """What these threads know and did (seen, fenced), joined.
+    def publish(self, lanes: Positions) -> News:
+        """What these threads know and did, joined.
 
         Epochs are a warp's: where lanes that do not arrive have used memory since the last warp barrier, only what was
         done before that barrier is published.
@@ -95,11 +119,17 @@ class Clocks:
                 seen = np.maximum(seen, self.extra[w, mine, 0].max(axis=0))
                 fenced = np.maximum(fenced, self.extra[w, mine, 1].max(axis=0))
         self.epoch[warps] += 1
-        return seen, fenced
+        return News(seen, fenced, self.far[warps].max(axis=0))
 
-    def acquire(self, lanes: Positions, seen: Ints, fenced: Ints) -> None:
+    def nothing(self) -> News:
+        row = np.zeros(self.width, np.int32)
+        return News(row, row, np.zeros(self.far.shape[1:], np.int32))
+
+    def acquire(self, lanes: Positions, news: News) -> None:
         """What these threads have waited for."""
+        seen, fenced = news.seen, news.fenced
         for w in np.unique(lanes >> 5):
+            self.far[w] = np.maximum(self.far[w], news.far)
             mine = lanes[lanes >> 5 == w] & 31
             if len(mine) == 32:
                 self.seen[w] = np.maximum(self.seen[w], seen)
@@ -119,3 +149,14 @@ class Clocks:
             at = self.column[w]
             self.fenced[w, at] = self.seen[w, at] if others.any() else self.epoch[w]
         self.epoch[np.unique(lanes >> 5)] += 1
+
+    def fence_device(self, warps: Positions, columns: Positions) -> None:
+        """Fence(device): what atomics told is known, what is known may be told.  `columns`: of the domain's warps."""
+        for w in warps:
+            far = self.far[w]
+            far[KNOWN] = np.maximum(far[KNOWN], far[PENDING])
+            own = self.seen[w, : self.warps].copy()
+            own[self.column[w]] = self.epoch[w]
+            far[VISIBLE] = np.maximum(far[VISIBLE], far[KNOWN])
+            far[VISIBLE, columns] = np.maximum(far[VISIBLE, columns], own)
+        self.epoch[warps] += 1

@@ -32,6 +32,8 @@ class Tensor:
         n = len(data) if out else 0
         self.owner: npt.NDArray[np.int64] = np.full(n, -1, np.int64)  # thread of the grid
         self.epoch: npt.NDArray[np.int32] = np.zeros(n, np.int32)
+        self.last: npt.NDArray[np.int64] = np.full(n, -1, np.int64)  # the last thread that did an atomic on it
+        self.news: dict[object, npt.NDArray[np.int32]] = {}  # what atomics on an element tell
         self.reader: npt.NDArray[np.int64] = np.full(n, -1, np.int64)
         self.read_epoch: npt.NDArray[np.int32] = np.zeros(n, np.int32)
 
@@ -93,6 +95,7 @@ class Globals:
             i, j = (int(v[0]) for v in np.nonzero(blank))
             g.report("uninitialized read", int(pos[i]), t.name, int(elements[i, j]), "nothing has written it")
         me = g.wave.threads_of(g.lanes[pos])[:, None]
+        owner = np.where(owner == ATOMIC, t.last[elements], owner)
         bad = (owner >= 0) & (owner != me) & ~g.wave.ordered(g.lanes[pos], owner, t.epoch[elements])
         if bad.any():
             i, j = (int(v[0]) for v in np.nonzero(bad))
@@ -147,13 +150,16 @@ class Globals:
             detail = f"{g.wave.thread_name(int(owner[i, j]))} writes it too, without order"
             g.report("two owners", int(pos[i]), t.name, int(elements[i, j]), detail)
         t.owner[elements] = ATOMIC
+        t.last[elements] = me
+        t.epoch[elements] = g.wave.clocks.epoch[g.warps[pos]][:, None]
 
     def check_owner(self, g: Gang, pos: Positions, t: Tensor, elements: Array, me: Array) -> None:
         wave, lanes = g.wave, g.lanes[pos]
         owner = t.owner[elements]
+        owner = np.where(owner == ATOMIC, t.last[elements], owner)
         bad = (owner != -1) & (owner != me)
         if bad.any():
-            bad &= (owner == ATOMIC) | ~wave.ordered(lanes, owner, t.epoch[elements])
+            bad &= ~wave.ordered(lanes, owner, t.epoch[elements])
         if bad.any():
             i, j = (int(v[0]) for v in np.nonzero(bad))
             detail = f"{wave.thread_name(int(owner[i, j]))} writes it too, without order"

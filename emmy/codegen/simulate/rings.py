@@ -8,7 +8,7 @@ wait allows.  Parities are computed as the hardware does, so a wait may pass on 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,7 +21,7 @@ from emmy.ir.kernel import Advance, CopyArrive, Cursor, InitRings, Ring, RingArr
 from emmy.ir.show_kernel import show_statement
 
 if TYPE_CHECKING:
-    from emmy.codegen.simulate.clocks import Ints, Positions
+    from emmy.codegen.simulate.clocks import Ints, News, Positions
     from emmy.codegen.simulate.copies import Copy
     from emmy.codegen.simulate.wave import Wave
 
@@ -36,11 +36,10 @@ class MBarrier:
     agent: int
     name: str
     pending: int
-    seen: Ints
-    fenced: Ints
+    news: News  # of completed phases
     phase: int = 0  # completed ones
     tx: int = 0
-    gathered: list[tuple[Ints, Ints]] = field(default_factory=list)
+    gathered: list[News] = field(default_factory=list)
     coming: list[Land] = field(default_factory=list)
     due: list[tuple[Land, int]] = field(default_factory=list)
     at: S | None = None
@@ -52,8 +51,7 @@ class MBarrier:
             return
         self.phase += 1
         self.pending = self.count
-        for seen, fenced in self.gathered:
-            self.seen, self.fenced = np.maximum(self.seen, seen), np.maximum(self.fenced, fenced)
+        self.news = self.news.joined(*self.gathered)
         self.gathered = []
         self.due += [(land, self.phase) for land in self.coming]
         self.coming = []
@@ -94,9 +92,7 @@ class Rings:
                 agent = self.first + block * per_block + self.columns[r.name] + slot
                 for side, count in (("full", r.full), ("empty", r.empty)):
                     self.barriers[block, r.name, side, slot] = MBarrier(
-                        count, agent, f"{r.name}[{slot}].{side}", count, np.zeros(wave.clocks.width, np.int32),
-                        np.zeros(wave.clocks.width, np.int32),
-                    )  # fmt: skip
+                        count, agent, f"{r.name}[{slot}].{side}", count, wave.clocks.nothing())  # fmt: skip
 
     def get(self, g: Gang, lanes: Positions, block: int, ring: str, side: str, slot: int) -> MBarrier | None:
         """The barrier, initialized before (by order) what these threads do."""
@@ -117,7 +113,7 @@ class Rings:
             g.report("out of bounds", int(lanes[0] - g.lo), ring, slot, detail)
         return barrier
 
-    def arrive(self, g: Gang, barrier: MBarrier, lanes: Positions, bytes: int, published: tuple[Ints, Ints]) -> None:
+    def arrive(self, g: Gang, barrier: MBarrier, lanes: Positions, bytes: int, published: News) -> None:
         barrier.at, barrier.lane = g.at, int(lanes[0])
         if barrier.pending < len(lanes) and (barrier.tx != 0 or barrier.pending <= 0):
             detail = f"{len(lanes)} arrivals where {max(barrier.pending, 0)} are missing"
@@ -214,10 +210,12 @@ def _wait(c: Compiler, s: RingWait) -> Compiled:
             for land, phase in barrier.due:
                 land(g, phase)
             barrier.due = []
-            seen = barrier.seen.copy()
+            news = barrier.news
             if s.side == "full":
+                seen = news.seen.copy()
                 seen[barrier.agent] = max(int(seen[barrier.agent]), barrier.phase)
-            g.wave.clocks.acquire(lanes, seen, barrier.fenced)
+                news = replace(news, seen=seen)
+            g.wave.clocks.acquire(lanes, news)
 
     return Compiled(None, steps)
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from emmy.codegen.simulate.atomics import ATOMICS
 from emmy.codegen.simulate.copies import COPIES, AsyncGroups
 from emmy.codegen.simulate.counters import Counters, Tally
 from emmy.codegen.simulate.findings import Finding, Findings
@@ -26,10 +27,10 @@ from emmy.codegen.simulate.wave import Wave
 from emmy.codegen.simulate.wgmma import WGMMA
 from emmy.errors import UsageError
 from emmy.ir.evaluate import integer
-from emmy.ir.kernel import ClusterBarrier, Kernel, NamedBarrier, RingWait, Roles, TmaStore, Wgmma, walk
+from emmy.ir.kernel import Atomic, ClusterBarrier, Kernel, NamedBarrier, RingWait, Roles, TmaStore, Wgmma, walk
 from emmy.ir.target import Target
 
-BUILDERS: Final[dict[type, Build]] = {**STATEMENTS, **MATRICES, **COPIES, **RINGS, **TMA, **WGMMA}
+BUILDERS: Final[dict[type, Build]] = {**STATEMENTS, **MATRICES, **COPIES, **ATOMICS, **RINGS, **TMA, **WGMMA}
 LANES: Final = 16384  # threads that run together at most
 MARKS: Final = 64 << 20  # bytes of the marks of shared memory of the blocks that run together
 
@@ -82,9 +83,15 @@ class _Launch:
         builders = {**BUILDERS, **SCHEDULED} if self.concurrent else BUILDERS
         self.body = Compiler(kernel, tally, builders, sizes).body(kernel.body)
         self.hung = False
+        self.talking = any(isinstance(s, Atomic) and s.old for s in walk(kernel.body))
 
     def run(self) -> None:
-        for blocks in self.clusters() if self.concurrent else self.batches():
+        groups = self.clusters() if self.concurrent else self.batches()
+        if self.talking:  # in any order, one after the other
+            every = list(groups)
+            self.chance.shuffle(every)
+            groups = iter(every)
+        for blocks in groups:
             wave = self.wave(blocks)
             if self.concurrent:
                 self.together(wave)
@@ -106,7 +113,7 @@ class _Launch:
         warps = count * -(-k.threads // 32)
         groups = max(1, warps // 4) if any(isinstance(s, Wgmma) for s in walk(k.body)) else 0
         stores = warps if any(isinstance(s, TmaStore) for s in walk(k.body)) else 0
-        wave = Wave(k, self.grid, blocks, self.memory, self.findings, self.tally, rings + groups + stores)
+        wave = Wave(k, self.grid, blocks, self.memory, self.findings, self.tally, rings + groups + stores, self.talking)
         wave.streams = warps + rings
         wave.copies, wave.rings = AsyncGroups(wave), Rings(wave)
         wave.bulk = BulkGroups(wave, warps + rings + groups)
@@ -127,7 +134,7 @@ class _Launch:
         total = self.grid[0] * self.grid[1] * self.grid[2]
         warps = -(-k.threads // 32)
         marks = max(1, k.smem) * (4 + 4 * warps)
-        at_once = max(1, min(LANES // (32 * warps), MARKS // marks))
+        at_once = 1 if self.talking else max(1, min(LANES // (32 * warps), MARKS // marks))
         for first in range(0, total, at_once):
             yield np.arange(first, min(total, first + at_once), dtype=np.int64)
 

@@ -21,7 +21,7 @@ from emmy.ir.kernel import Barrier, ClusterBarrier, NamedBarrier, Roles
 from emmy.ir.show_kernel import show_statement
 
 if TYPE_CHECKING:
-    from emmy.codegen.simulate.clocks import Ints, Positions
+    from emmy.codegen.simulate.clocks import News, Positions
     from emmy.codegen.simulate.wave import Wave
 
 GROUP: Final = 128  # threads of a warpgroup
@@ -78,8 +78,8 @@ class Meeting:
 
     count: int = 0
     phase: int = 0
-    gathered: list[tuple[Ints, Ints]] = field(default_factory=list)
-    published: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
+    gathered: list[News] = field(default_factory=list)
+    published: dict[int, News] = field(default_factory=dict)
 
     def arrive(self, wave: Wave, lanes: Positions, expected: int) -> int:
         """The phase that these arrivals are part of."""
@@ -88,8 +88,7 @@ class Meeting:
         self.count += len(lanes)
         mine = self.phase
         if self.count >= expected:
-            seen, fenced = zip(*self.gathered, strict=True)
-            self.published[mine] = np.maximum.reduce(seen), np.maximum.reduce(fenced)
+            self.published[mine] = self.gathered[0].joined(*self.gathered[1:])
             self.count, self.gathered = 0, []
             self.phase += 1
             wave.tally.barriers += 1
@@ -109,7 +108,7 @@ def _wait(g: Gang, meeting: Meeting, phase: int, lanes: Positions, what: str) ->
     at = g.at
     yield Wait(g, lambda: meeting.phase > phase, f"{what} at `{show_statement(at)}`")
     g.at = at
-    g.wave.clocks.acquire(lanes, *meeting.published[phase])
+    g.wave.clocks.acquire(lanes, meeting.published[phase])
 
 
 def _whole(g: Gang, what: str) -> Positions:

@@ -40,6 +40,7 @@ class Shared:
         self.readers = np.zeros((n, agents), np.int32)
         self.flight = np.zeros(n, np.int32)  # the operation in flight, 0: none
         self.flying = 0
+        self.atomic = np.zeros(n, np.bool_)  # last written by an atomic
         self.room, self.cluster = room, cluster
         threads = room * cluster
         others = np.arange(agents - clocks.warps) + clocks.warps
@@ -143,6 +144,20 @@ class Shared:
         if mark:
             self.mark_write(g, pos, grains, buffer)
 
+    def check_atomic(self, g: Gang, pos: Positions, grains: Array, buffer: str) -> None:
+        """Atomics by threads of a gang: among themselves they need no order."""
+        lane = g.lanes[pos]
+        writer = self.writer[grains]
+        self.tell(g, "uninitialized read", pos, grains, writer < 0, buffer, "an atomic on what nothing has written")
+        race = ~self.order(lane, grains) & (writer != (lane % self.threads)[:, None]) & ~self.atomic[grains]
+        race &= writer >= 0
+        if race.any():
+            self.tell(g, "shared race", pos, grains, race, buffer, self.who("an atomic after a write", race, writer))
+        self.check_readers(g, pos, grains, buffer, "shared race")
+        self.writer[grains] = (lane % self.threads)[:, None]
+        self.epoch[grains] = self.clocks.epoch[g.warps[pos]][:, None]
+        self.atomic[grains] = True
+
     def check_readers(self, g: Gang, pos: Positions, grains: Array, buffer: str, kind: Kind) -> None:
         warps, lane = g.warps[pos], g.lanes[pos]
         read = self.readers[grains]
@@ -164,6 +179,7 @@ class Shared:
     def mark_write(self, g: Gang, pos: Positions, grains: Array, buffer: str, epoch: Array | None = None) -> None:
         me = np.broadcast_to((g.lanes[pos] % self.threads)[:, None], grains.shape).astype(np.int32)
         self.writer[grains] = me
+        self.atomic[grains] = False
         self.epoch[grains] = (self.clocks.epoch[g.warps[pos]] if epoch is None else epoch)[:, None]
         clash = self.writer[grains] != me
         if clash.any():

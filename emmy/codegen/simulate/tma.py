@@ -7,7 +7,7 @@ moment, and what overwrites the source before is found.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, Final
 
@@ -215,9 +215,10 @@ class BulkGroups:
         self.flying = [b for b in self.flying if b not in done]
         for store in done:
             self.perform(store)
-            seen = np.zeros(self.wave.clocks.width, np.int32)
+            news = self.wave.clocks.nothing()
+            seen = news.seen.copy()
             seen[self.column(store.lane)] = store.epoch
-            self.wave.clocks.acquire(np.array([store.lane]), seen, np.zeros_like(seen))
+            self.wave.clocks.acquire(np.array([store.lane]), replace(news, seen=seen))
 
     def perform(self, b: BoxStore) -> None:
         shared, tensor = self.wave.shared, self.wave.memory.tensors[b.box.map.param]

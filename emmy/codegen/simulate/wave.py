@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from emmy.codegen.simulate.clocks import Clocks
+from emmy.codegen.simulate.clocks import KNOWN, PENDING, VISIBLE, Clocks, Ints
 from emmy.codegen.simulate.counters import Tally
 from emmy.codegen.simulate.findings import Findings, Kind
 from emmy.codegen.simulate.globals import ATOMIC, Globals
@@ -37,7 +37,7 @@ class Wave:
 
     def __init__(
         self, kernel: Kernel, grid: tuple[int, int, int], blocks: npt.NDArray[np.int64], memory: Globals,
-        findings: Findings, tally: Tally, agents: int,
+        findings: Findings, tally: Tally, agents: int, talking: bool,
     ) -> None:  # fmt: skip
         self.kernel, self.grid, self.blocks = kernel, grid, blocks
         self.memory, self.findings, self.tally = memory, findings, tally
@@ -47,12 +47,14 @@ class Wave:
         a, b, c = kernel.cluster
         self.cluster = a * b * c
         self.domain = self.cluster * self.room  # threads
-        self.clocks = Clocks(len(blocks) // self.cluster, self.domain // 32, agents)
+        grid_warps = grid[0] * grid[1] * grid[2] * self.room // 32 if talking else 0
+        self.clocks = Clocks(len(blocks) // self.cluster, self.domain // 32, agents, grid_warps)
         self.shared = Shared(kernel, len(blocks), self.cluster, self.room, self.clocks)
         self.waited = np.zeros(len(blocks) * self.room, np.bool_)  # DependentWait
         self.streams = 0  # first column of the clocks that belongs to a warpgroup's products
         self.meetings: dict[object, Meeting] = {}
         self.clock = 0
+        self.talking = talking  # blocks tell one another by atomics
         self.partial = bool(kernel.rings)
         self.warps = self.room // 32
 
@@ -67,7 +69,18 @@ class Wave:
             self.clocks.touched[lanes >> 5, lanes & 31] = True
 
     def fence(self, g: Gang) -> None:
-        """Fence(device): orders nothing inside of a block beyond what barriers do."""
+        """Fence(device): inside of a block it orders nothing beyond what barriers do."""
+        if self.talking:
+            columns = (self.blocks[:, None] * self.warps + np.arange(self.warps)).reshape(-1)
+            self.clocks.fence_device(g.running_warps(), columns)
+
+    def tell_atomic(self, g: Gang, pos: Positions, news: dict[object, Ints], keys: list[object]) -> None:
+        """Atomics of threads on locations: what earlier ones told, and what these tell."""
+        for w, key in dict.fromkeys(zip(g.warps[pos].tolist(), keys, strict=True)):
+            far = self.clocks.far[w]
+            told = news.get(key, np.zeros_like(far[PENDING]))
+            news[key] = np.maximum(told, far[VISIBLE])
+            far[PENDING] = np.maximum(far[PENDING], told)
 
     def threads_of(self, lanes: Array) -> Array:
         """Numbers of threads in the grid, with the block's padded size."""
@@ -90,7 +103,10 @@ class Wave:
 
     def foreign(self, lanes: Positions, threads: Array, epoch: Array) -> Array:
         """Order between blocks: none without atomics."""
-        return np.zeros(threads.shape, np.bool_)
+        if not self.talking:
+            return np.zeros(threads.shape, np.bool_)
+        known = self.clocks.far[(lanes >> 5)[:, None], KNOWN, np.maximum(threads, 0) // 32]
+        return np.asarray(known >= epoch)
 
     def report(self, kind: Kind, at: S, lane: int, buffer: str, index: int, detail: str) -> None:
         block = int(self.blocks[lane // self.room])

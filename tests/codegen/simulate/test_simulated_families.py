@@ -70,7 +70,7 @@ def test_a_wait_left_out_is_a_read_of_copies_in_flight() -> None:
     body = B.linear(64, 96, 64)
     kernel = test_tiled_values.mma(body, test_tiled_values.MMA_ROWS[0])
     found = kinds(body, kernel, lambda s: isinstance(s, AsyncWait))
-    assert found == {"read before wait", "never waited"}
+    assert found >= {"read before wait", "never waited"}
 
 
 def test_a_stage_filled_early_is_found() -> None:
