@@ -35,6 +35,10 @@ class StoreError(EmmyError):
     """The evidence store cannot be read or written."""
 
 
+class PacketError(EmmyError):
+    """A work packet that is not what it should be."""
+
+
 class InputError(UsageError):
     """A call's argument, or a weight, that does not fit the compiled program."""
 

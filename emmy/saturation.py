@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -22,7 +22,7 @@ from emmy.errors import EmmyError, LoweringError, UsageError
 from emmy.extract.choice import Candidate, Choice, Unmade
 from emmy.extract.evidence import predicted_share, require_measured
 from emmy.extract.lookup import evidence_for_compile
-from emmy.extract.records import Regime
+from emmy.extract.records import Regime, Snapshot
 from emmy.ir.graph import Ref
 from emmy.ir.kernel import Kernel
 from emmy.ir.plan import Plan
@@ -160,14 +160,7 @@ def saturate_program(
     clock = _Clock(observe)
     sizes = {s.name: s.example for s in program.graph.sizes}
     tensor = clock("tensor", translate(program.graph, options.fallback))
-    parameters = _parameters(program, tensor)
-    model = clock(
-        "model",
-        saturate(
-            tensor, rulesets(), parameters=parameters, sizes=sizes, held=options.held, limits=options.limits,
-            relaxed=options.place == "fuse", stages=options.passes[:4], mutated=_mutated(program, tensor),
-        ),
-    )  # fmt: skip
+    model = clock("model", saturate_model(program, tensor, options))
     regime = regime_of(options.target)
     evidence, lost = evidence_for_compile(
         [b.hash for b in model.bodies()], regime, golden(), database=options.database,
@@ -188,6 +181,35 @@ def saturate_program(
     return Saturation(
         program, options, tensor, model, selection, choice, tuple(chosen), plan, names, regime, clock.seconds,
         notes, builder.compiled,
+    )  # fmt: skip
+
+
+def choose_again(
+    s: Saturation, evidence: Snapshot, regime: Regime | None = None, cache: CubinCache | None = None
+) -> Saturation:
+    """The same program with its launches and rows chosen on other evidence (in another regime, where one is given)."""
+    selection = s.selection.informed(evidence, regime or s.regime)
+    names = Names(s.program.graph, s.tensor, s.model.numbering)
+    builder = _Kernels(s.program, s.tensor, s.model, selection, names, s.options, cache)
+    choice, chosen = builder.settle()
+    plan = build_plan(s.program.graph, s.tensor, s.model, names, chosen, s.options.target.arch)
+    return replace(
+        s, selection=selection, choice=choice, chosen=tuple(chosen), plan=plan, names=names, regime=selection.regime,
+        compiled=builder.compiled,
+    )  # fmt: skip
+
+
+def opaque_candidates(s: Saturation) -> list[Candidate]:
+    """The operations that PyTorch executes, as the choice of launches sees them."""
+    return _Kernels(s.program, s.tensor, s.model, s.selection, s.names, s.options, None)._opaque_candidates()
+
+
+def saturate_model(program: Program, tensor: TensorProgram, options: Options) -> ModelGraph:
+    """The saturated model e-graph of a program: which launches could exist."""
+    return saturate(
+        tensor, rulesets(), parameters=_parameters(program, tensor),
+        sizes={s.name: s.example for s in program.graph.sizes}, held=options.held, limits=options.limits,
+        relaxed=options.place == "fuse", stages=options.passes[:4], mutated=_mutated(program, tensor),
     )  # fmt: skip
 
 
@@ -373,4 +395,6 @@ class _Kernels:
         return ""
 
 
-__all__ = ["Observer", "Options", "Saturation", "regime_of", "saturate_program"]
+__all__ = [
+    "Observer", "Options", "Saturation", "choose_again", "opaque_candidates", "regime_of", "saturate_program",
+]  # fmt: skip

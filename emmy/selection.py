@@ -19,7 +19,7 @@ from emmy.egraph.model import ModelGraph
 from emmy.egraph.schedule import schedule_rows
 from emmy.egraph.typical import typical_configs
 from emmy.errors import LoweringError, PinError
-from emmy.extract.choice import Candidate, Choice, choose
+from emmy.extract.choice import Candidate, Choice, choose, k_best
 from emmy.extract.evidence import Decision, RowOption, decide, family_bias
 from emmy.extract.prior import predict_many, roofline
 from emmy.extract.records import Regime, Snapshot
@@ -201,6 +201,13 @@ class Selection:
                 found.append((p.decision.cost * (1.0 if self._honours(p) else UNPINNED), b.hash, b))
         return (min(found)[0], min(found)[2]) if found else None
 
+    def informed(self, evidence: Snapshot, regime: Regime) -> Selection:
+        """The same search with other evidence: schedules are kept, prices are not."""
+        return replace(
+            self, evidence=evidence, regime=regime, rows=dict(self.rows), declined=dict(self.declined), refused={},
+            priced={}, _guesses={}, _bias=None,
+        )  # fmt: skip
+
     def refuse(self, priced: Priced, reason: str) -> None:
         """Take a row out (the compiler or the card refused it) and price its body again."""
         self.refused[(priced.body.hash, priced.scheduled.family, priced.scheduled.row.text)] = reason
@@ -265,9 +272,36 @@ class Selection:
                 by_results[l.results].append((e[0], e[1].hash, e[1]))
         return [b for found in by_results.values() for _, _, b in sorted(found)[:RIVALS]]
 
+    def alternatives(
+        self, opaque: Iterable[Candidate], count: int, place: str = "", limit: float = 10.0
+    ) -> list[tuple[Launch, ...]]:
+        """Up to `count` plans of different structure, cheapest first, of launches whose costs are guessed or known."""
+        launches = [l for l in self.candidates() if place != "cut" or not l.rule.startswith("fuse")]
+        by_id = {l.id: l for l in launches}
+        fixed = list(opaque)
+        run, _ = self._launchable(fixed, launches, place)
+        folded, order = self.model.anchors.folded, self.model.numbering.order
+        given = frozenset(self.model.inputs) - {t for c in fixed for t in c.outs}
+        outputs = frozenset(self.model.outputs)
+        plans = k_best(run, given | folded, outputs - folded, order, count, time_limit=limit)
+        return [tuple(by_id[c.id] for c in p.candidates if c.id in by_id) for p in plans]
+
     def _choose(self, fixed: list[Candidate], launches: list[Launch], place: str, limit: float) -> Choice:
         """The cheapest plan; what runs once at build costs nothing and is chosen apart, for what the plan reads."""
         folded, order = self.model.anchors.folded, self.model.numbering.order
+        run, build = self._launchable(fixed, launches, place)
+        given = frozenset(self.model.inputs) - {t for c in fixed for t in c.outs}
+        outputs = frozenset(self.model.outputs)
+        main = choose(run, given | folded, outputs - folded, order, time_limit=limit)
+        needed = (outputs | {t for c in main.candidates for t in c.ops}) & folded
+        first = choose(build, given, needed, order, time_limit=limit)
+        return replace(main, candidates=(*first.candidates, *main.candidates), makers={**first.makers, **main.makers})
+
+    def _launchable(
+        self, fixed: list[Candidate], launches: list[Launch], place: str
+    ) -> tuple[list[Candidate], list[Candidate]]:
+        """What may run at each call, `fixed` included, and what may run at build, with its costs."""
+        folded = self.model.anchors.folded
         build: list[Candidate] = []
         run = list(fixed)
         for l in launches:
@@ -281,12 +315,7 @@ class Selection:
                 continue
             cost = estimate[0] + self._copy_back(l) + (1.0 if place == "fuse" else 0.0)
             run.append(Candidate(l.id, l.results, ops, cost, key, estimate[1].hash))
-        given = frozenset(self.model.inputs) - {t for c in fixed for t in c.outs}
-        outputs = frozenset(self.model.outputs)
-        main = choose(run, given | folded, outputs - folded, order, time_limit=limit)
-        needed = (outputs | {t for c in main.candidates for t in c.ops}) & folded
-        first = choose(build, given, needed, order, time_limit=limit)
-        return replace(main, candidates=(*first.candidates, *main.candidates), makers={**first.makers, **main.makers})
+        return run, build
 
     def _copy_back(self, launch: Launch) -> float:
         """Seconds that the runtime takes to copy new contents into the inputs that they belong to."""

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 L2State = Literal["cold", "warm"]
+# the card and the source of times that were made up for tests: they are no evidence for anything real
+STAND_IN: Final = "stand-in"
 Sizes = tuple[tuple[str, int], ...]
 
 

@@ -21,6 +21,7 @@ from emmy.errors import StoreError
 from emmy.extract import schema
 from emmy.extract.database import Database, version_of
 from emmy.extract.records import (
+    STAND_IN,
     Failure,
     KernelRecord,
     Measurement,
@@ -95,12 +96,18 @@ class Store:
         self._write(batch)
 
     def record_measurements(self, measurements: Iterable[Measurement]) -> None:
-        self._insert("INSERT INTO measurement VALUES", [_measurement_row(m) for m in measurements])
+        listed = list(measurements)
+        for m in listed:
+            _check_stand_in(m.source, m.regime)
+        self._insert("INSERT INTO measurement VALUES", [_measurement_row(m) for m in listed])
 
     def record_plans(self, plans: Iterable[PlanMeasurement]) -> None:
+        listed = list(plans)
+        for p in listed:
+            _check_stand_in(p.source, p.regime)
         rows = [
             (p.plan, _sizes_text(p.sizes), *_regime_row(p.regime), p.n, p.median, p.p10, p.p90, p.source, p.when)
-            for p in plans
+            for p in listed
         ]
         self._insert("INSERT INTO plan_measurement VALUES", rows)
 
@@ -307,6 +314,15 @@ def _features_text(kernel: KernelRecord, known: str) -> str:
 
 def _failure(r: Sequence[Any]) -> Failure:
     return Failure(r[0], r[1], r[2], r[3], r[4], _sizes(r[5]), r[6])
+
+
+def _check_stand_in(source: str, regime: Regime) -> None:
+    """StoreError where made-up times would count for a real card, or real ones for the card that is none."""
+    if (source == STAND_IN) != (regime.gpu == STAND_IN):
+        raise StoreError(
+            f"times of source {source!r} cannot be measurements of {regime.gpu!r}",
+            f"the stand-in's times belong to the card {STAND_IN!r}, and nothing else does",
+        )
 
 
 def _sizes_text(sizes: Sizes) -> str:

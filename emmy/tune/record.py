@@ -1,0 +1,95 @@
+"""From results to rows of the store, batch by batch; nothing that was measured is lost when the store takes nothing."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from emmy.errors import StoreError
+from emmy.extract.records import STAND_IN, Failure, Measurement, Regime, Sizes
+from emmy.extract.store import Store
+
+Json = dict[str, Any]
+# failures that are no fault of the row
+INNOCENT: Final = ("memory", "setup", "reference", "drift")
+
+
+def measurements_of(
+    result: Json, body: str, sizes: Sizes, family: str, row: str, regime: Regime, source: str, when: float
+) -> list[Measurement]:
+    """The cold measurement, and the warm one where there is one."""
+    found = []
+    for l2, times in (("cold", result), ("warm", result.get("warm"))):
+        if times:
+            where = Regime(regime.gpu, regime.capability, regime.compiler, regime.numerics, l2)  # type: ignore[arg-type]
+            found.append(
+                Measurement(
+                    body, sizes, family, row, where, times["n"], times["median"], times["p10"], times["p90"],
+                    result.get("clock_before", 0.0), result.get("clock_after", 0.0), source, when,
+                )
+            )  # fmt: skip
+    return found
+
+
+def failure_of(result: Json, body: str, sizes: Sizes, row: str, regime: Regime, arch: str, when: float) -> Failure:
+    """A stand-in's failures are of no real architecture."""
+    where = STAND_IN if regime.gpu == STAND_IN else arch
+    return Failure(body, row, result["kind"], result["reason"][:500], where, sizes, when)
+
+
+@dataclass
+class Recorder:
+    """Writes batches; what the store does not take waits for the next one.  `store` None: nothing is kept."""
+
+    store: Store | None
+    note: Callable[[str], None]
+    waiting: list[Measurement] = field(default_factory=list)
+    waiting_failures: list[Failure] = field(default_factory=list)
+    written: int = 0
+    complained: bool = False
+    _last: float = 0.0
+
+    def now(self) -> float:
+        """Seconds since 1970; never earlier than the last answer, whatever happens to the machine's clock."""
+        self._last = max(time.time(), self._last)
+        return self._last
+
+    def add(self, measurements: Sequence[Measurement], failures: Sequence[Failure]) -> None:
+        self.waiting += measurements
+        self.waiting_failures += failures
+        self.flush()
+
+    def flush(self) -> bool:
+        """Write what waits; False where the store took nothing, which is said once."""
+        if self.store is None:
+            self.waiting, self.waiting_failures = [], []
+            return True
+        try:
+            self.store.record_measurements(self.waiting)
+            self.written += len(self.waiting)
+            self.waiting = []
+            self.store.record_failures(self.waiting_failures)
+            self.waiting_failures = []
+        except StoreError as e:
+            if not self.complained:
+                self.note(f"{e.what}; {len(self.waiting)} measurements wait for it")
+            self.complained = True
+            return False
+        self.complained = False
+        return True
+
+    def finish(self) -> None:
+        """Write what waits.  StoreError names the file that took it instead where the store still takes nothing."""
+        if self.flush():
+            return
+        rows = [asdict(m) for m in self.waiting] + [asdict(f) for f in self.waiting_failures]
+        with tempfile.NamedTemporaryFile("w", prefix="emmy-unsaved-", suffix=".jsonl", delete=False) as f:
+            f.write("".join(json.dumps(r) + "\n" for r in rows))
+        raise StoreError(
+            f"{len(rows)} results could not be written to the evidence store", f"they are in {Path(f.name)}"
+        )

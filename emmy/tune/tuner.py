@@ -1,0 +1,461 @@
+"""The search: which rows of which bodies to measure until the budget ends or nothing is left that could win.
+
+Two levels.  The plans worth considering (`Selection.alternatives`) say which bodies there are; their rows are measured
+batch by batch, most to the body that promises to save most.  After a while the plans are chosen again, on what is known
+by then: a launch that failed is replaced, and a launch that turned out better brings other bodies in.
+
+Batches are lowered and compiled ahead by threads, while the executor measures earlier ones.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from emmy.errors import CompileError, EmmyError, LoweringError
+from emmy.extract.records import STAND_IN, Failure, Measurement, Regime, Snapshot
+from emmy.extract.store import Store
+from emmy.ir.target import target_of_gpu
+from emmy.runtime.cache import CubinCache
+from emmy.runtime.nvrtc import Job, nvrtc_version
+from emmy.saturation import Saturation, choose_again
+from emmy.tune.executors import Executor
+from emmy.tune.record import INNOCENT, Recorder, failure_of, measurements_of
+from emmy.tune.runner import task_of
+from emmy.tune.space import MIXES, Effort, Mix
+from emmy.tune.subjects import (
+    UNIFORM_SOURCE,
+    Subject,
+    known_integers,
+    make_subject,
+    take_evidence,
+    wanted_bodies,
+)
+
+Json = dict[str, Any]
+BATCH: Final = 12
+AHEAD: Final = 3  # batches that wait, compiled or compiling, for each that is measured
+# the plans are chosen again after this share of the budget
+AGAIN: Final = 0.2
+# the anchor may take this much longer or shorter than before: more is a change of the card, not of a row
+DRIFT: Final = 0.1
+# failures that another process, or the machine, may have caused
+DOUBTFUL: Final = ("crash", "timeout")
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    """`rows`: at most so many a body (None: as the effort says).  `budget` in seconds."""
+
+    budget: float = 600.0
+    effort: Effort = "normal"
+    seed: int = 0
+    rows: int | None = None
+
+    @property
+    def mix(self) -> Mix:
+        mix = MIXES[self.effort]
+        return mix if self.rows is None else replace(mix, most=self.rows, plans=1)
+
+
+@dataclass
+class Progress:
+    """What a table of the search shows."""
+
+    subjects: Sequence[Subject]
+    measured: int
+    recalled: int
+    failures: Counter[str]
+    seconds: float
+    left: float
+    device_seconds: float
+
+
+Observe = Callable[[Progress], None]
+
+
+@dataclass
+class Outcome:
+    """`saturation` is chosen on what was measured.  `stopped` says why the search ended."""
+
+    saturation: Saturation
+    subjects: list[Subject]
+    regime: Regime
+    measured: int
+    recalled: int
+    failures: Counter[str]
+    seconds: float
+    device_seconds: float
+    stopped: str
+
+
+@dataclass
+class _Batch:
+    """`numbers` are rows of the subject that are being compiled and measured together."""
+
+    subject: Subject
+    numbers: list[int]
+    building: dict[str, Future[str | CompileError]]
+    drifted: bool = False
+    began: float = 0.0
+
+
+@dataclass
+class Tuner:
+    """Measures rows of one compiled program.  `note` takes texts for people, `observe` the state after each batch."""
+
+    start: Saturation
+    executor: Executor
+    store: Store | None
+    options: TuneOptions
+    note: Callable[[str], None]
+    observe: Observe | None = None
+    cache: CubinCache = field(default_factory=CubinCache)
+    subjects: dict[str, Subject] = field(default_factory=dict)
+    failures: Counter[str] = field(default_factory=Counter)
+    measured: int = 0
+    recalled: int = 0
+    device_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.recorder = Recorder(self.store, self.note)
+        self.new: dict[str, list[Measurement]] = {}
+        self.broken: dict[str, list[Failure]] = {}
+        self.unmakeable: set[str] = set()
+        self.regime = self._regime()
+        self.base = self._base()
+        self.began = time.monotonic()
+        self.known = known_integers(self.start)
+        self.pool = ThreadPoolExecutor(os.cpu_count() or 1, "compile")
+        self.building: list[_Batch] = []
+        self.running: dict[Future[list[Json]], _Batch] = {}
+
+    # ---- the search ------------------------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Search; what was measured before KeyboardInterrupt is in the store and in `outcome()`."""
+        s = self.informed(self.start)
+        stopped = ""
+        try:
+            while not stopped:
+                added = self._add_subjects(s)
+                stopped = self._rounds(added)
+                if not stopped:
+                    s = self.informed(s)
+        finally:
+            self.pool.shutdown(wait=False, cancel_futures=True)
+            self.recorder.finish()
+        return self.outcome(s, stopped)
+
+    def outcome(self, s: Saturation, stopped: str) -> Outcome:
+        return Outcome(
+            self.informed(s), list(self.subjects.values()), self.regime, self.measured, self.recalled, self.failures,
+            time.monotonic() - self.began, self.device_seconds, stopped,
+        )  # fmt: skip
+
+    @property
+    def left(self) -> float:
+        return self.options.budget - (time.monotonic() - self.began)
+
+    def informed(self, s: Saturation) -> Saturation:
+        """Chosen on all that is known by now."""
+        return choose_again(s, self.evidence(), self.regime, self.cache)
+
+    def evidence(self) -> Snapshot:
+        """What was known at the start, and what was measured since."""
+        base = self.base
+        measurements = {b: [*base.measured(b), *self.new.get(b, ())] for b in {*base.measurements, *self.new}}
+        failures = {b: [*base.failed(b), *self.broken.get(b, ())] for b in {*base.failures, *self.broken}}
+        biases = (*base.biases, *(m for ms in self.new.values() for m in ms))
+        return replace(base, measurements=measurements, failures=failures, biases=biases)
+
+    def _base(self) -> Snapshot:
+        """What the compile knew; where the executor's times belong to another regime, what is known there."""
+        if self.regime == self.start.regime:
+            return self.start.selection.evidence
+        if self.store is None:
+            return Snapshot()
+        found = self.store.snapshot([b.hash for b in self.start.model.bodies()], self.regime)
+        if self.regime.gpu != STAND_IN:
+            return found
+        failures = {b: [_ours(f) for f in fs if f.arch == STAND_IN] for b, fs in found.failures.items()}
+        return replace(found, failures=failures)
+
+    def _regime(self) -> Regime:
+        """Where the executor's times are evidence."""
+        facts, mine = self.executor.facts, self.start.regime
+        if facts["gpu"] == STAND_IN:
+            return replace(mine, gpu=STAND_IN)
+        target = self.start.options.target
+        if facts["capability"] != target.capability:
+            raise LoweringError(
+                f"the GPU is sm_{facts['capability']} ({facts['gpu']}), the program is compiled for {target.arch}",
+                "leave --target and --gpu out, or write a packet with --packet-only",
+            )
+        gpu = card_name(facts["gpu"])
+        if gpu != mine.gpu:
+            self.note(
+                f"measurements on {gpu} are no evidence for {mine.gpu}: name the card with --gpu where you compile"
+            )
+        return replace(mine, gpu=gpu, compiler=f"nvrtc-{nvrtc_version()}")
+
+    def _add_subjects(self, s: Saturation) -> int:
+        """Subjects for bodies that the plans use now; weights of the others follow the plan.  How many are new."""
+        added = 0
+        found = wanted_bodies(s, self.options.mix.plans)
+        weights = {b.hash: w for _, b, w in found}
+        for key, subject in self.subjects.items():
+            subject.weight = weights.get(key, 0.1)
+        evidence = s.selection.evidence
+        for launch, body, weight in found:
+            if body.hash in self.subjects or body.hash in self.unmakeable:
+                continue
+            try:
+                subject = make_subject(s, launch, body, weight, self.options.mix, self.options.seed, self.known)
+            except LoweringError as e:
+                self.note(e.what)
+                self.unmakeable.add(body.hash)
+                continue
+            arch = self.start.options.target.arch
+            failed = {f.row: f.stage for f in evidence.failed(body.hash) if f.arch in ("", arch, STAND_IN)}
+            self.recalled += take_evidence(subject, evidence.measured(body.hash), self.regime, failed)
+            self.subjects[body.hash] = subject
+            added += 1
+        return added
+
+    def _rounds(self, added: int) -> str:
+        """Measure until the plans should be chosen again (empty), or the end: why."""
+        until = time.monotonic() + max(5.0, AGAIN * self.options.budget)
+        before = self.measured
+        while True:
+            while len(self.building) + len(self.running) < (AHEAD + 1) * self.executor.slots and self.left > 0:
+                if not self._propose():
+                    break
+            self._submit()
+            if not self.building and not self.running:
+                if self.left <= 0:
+                    return "the budget is spent"
+                done = all(x.stopped for x in self.subjects.values())
+                return "" if self.measured > before or not done else "nothing is left that could win"
+            self._collect()
+            if self.left <= 0:
+                self._abandon()
+            elif time.monotonic() >= until and not any(b.subject.space.best is None for b in self.building):
+                self._drain()
+                return ""
+
+    def _propose(self) -> bool:
+        """Begin to compile the batch that promises most; False where nothing is worth it."""
+        for subject in self.subjects.values():
+            if not subject.stopped:
+                subject.stopped = subject.space.finished()
+        live = [x for x in self.subjects.values() if not x.stopped]
+        fresh = [x for x in live if not x.space.tried and not x.space.pending]
+        # of what several batches are under way for, less is expected of one more
+        for subject in sorted(fresh or live, key=lambda x: (-x.promise / (1 + len(x.space.pending)), x.body.hash)):
+            chosen = subject.space.propose(BATCH)
+            if chosen:
+                self._build(subject, [k for k, _ in chosen])
+                return True
+        return False
+
+    def _build(self, subject: Subject, numbers: Sequence[int]) -> None:
+        """Lower rows, the anchor and the check, and compile them by threads."""
+        batch = _Batch(subject, [], {})
+        space = subject.space
+        for k in numbers:
+            try:
+                subject.group.add(subject.row(k), float(space.predicted[k]))
+            except EmmyError as e:
+                self._fail(subject, k, {"kind": "lowering", "reason": e.what})
+                continue
+            batch.numbers.append(k)
+        if not subject.group.json["anchor"] and batch.numbers:
+            anchor = space.first if space.first in batch.numbers else batch.numbers[0]
+            subject.group.json["anchor"] = self._id(subject, anchor)
+        if not batch.numbers:
+            return
+        needed = {self._id(subject, k) for k in batch.numbers} | {subject.group.json[n] for n in ("anchor", "check")}
+        arch = self.start.options.target.arch
+        for c in subject.group.json["candidates"]:
+            if c["id"] in needed:
+                for l in c["launches"]:
+                    source = subject.group.sources[l["kernel"]]
+                    job = Job(source.text, source.entry, arch)
+                    batch.building[source.id] = self.pool.submit(self._compile, job, l["block"])
+        self.building.append(batch)
+
+    def _compile(self, job: Job, threads: int) -> str | CompileError:
+        """Machine code in base64."""
+        try:
+            compiled = self.cache.compile(job)
+        except CompileError as e:
+            return e
+        most = self.start.options.target.registers_sm
+        if compiled.registers * threads > most:
+            return CompileError(f"{compiled.registers} registers x {threads} threads exceed the {most} of an SM")
+        return base64.b64encode(compiled.cubin).decode()
+
+    def _submit(self) -> None:
+        """Hand compiled batches to the executor, as many as it can take."""
+        for batch in list(self.building):
+            if len(self.running) > self.executor.slots:
+                return
+            if not all(f.done() for f in batch.building.values()):
+                continue
+            self.building.remove(batch)
+            self._launch(batch)
+
+    def _launch(self, batch: _Batch) -> None:
+        subject, group = batch.subject, batch.subject.group.json
+        code = {k: f.result() for k, f in batch.building.items()}
+        source = {c["id"]: [l["kernel"] for l in c["launches"]] for c in group["candidates"]}
+
+        def bad(id: str) -> CompileError | None:
+            return next((x for k in source.get(id, ()) if isinstance(x := code.get(k), CompileError)), None)
+
+        for k in list(batch.numbers):
+            error = bad(self._id(subject, k))
+            if error is not None:
+                batch.numbers.remove(k)
+                self._fail(subject, k, {"kind": "compile", "reason": error.what})
+        anchor = "" if bad(group["anchor"]) else group["anchor"]
+        if bad(group["check"]):
+            self._no_check(subject, batch, f"its check kernel does not compile: {bad(group['check'])}")
+            return
+        if not batch.numbers:
+            return
+        kernels = {
+            k: {"entry": subject.group.sources[k].entry, "cubin": c} for k, c in code.items() if isinstance(c, str)
+        }
+        wanted = [self._id(subject, k) for k in batch.numbers]
+        batch.began = time.monotonic()
+        task = task_of({**group, "anchor": anchor}, kernels, wanted)
+        self.running[self.executor.submit(task)] = batch
+
+    def _no_check(self, subject: Subject, batch: _Batch, why: str) -> None:
+        self.note(f"{subject.name}: {why}")
+        for k in batch.numbers:
+            subject.space.give_back(k)
+        subject.stopped = why
+
+    # ---- results ---------------------------------------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        """Wait a moment for anything to be done, and take the results that are there."""
+        waiting: list[Future[Any]] = [*self.running]
+        if len(self.running) <= self.executor.slots:
+            waiting += [f for b in self.building for f in b.building.values() if not f.done()]
+        if waiting:
+            wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+        for future in [f for f in self.running if f.done()]:
+            self._take(self.running.pop(future), future.result())
+
+    def _take(self, batch: _Batch, results: Sequence[Json]) -> None:
+        subject = batch.subject
+        self.device_seconds += time.monotonic() - batch.began
+        by_id = {r["id"]: r for r in results}
+        if self._drifted(subject, by_id) and not batch.drifted:
+            self.failures["drift"] += 1
+            self._build(subject, batch.numbers)
+            if self.building:
+                self.building[-1].drifted = True
+            return
+        found: list[Measurement] = []
+        sizes = tuple(sorted(subject.group.sizes.items()))
+        for k in batch.numbers:
+            r = by_id[self._id(subject, k)]
+            if not r["ok"]:
+                self._fail(subject, k, r)
+                continue
+            subject.space.measured(k, r["median"])
+            source = UNIFORM_SOURCE if k in subject.space.uniform else "tune"
+            source = STAND_IN if self.regime.gpu == STAND_IN else source
+            scheduled = subject.row(k)
+            found += measurements_of(
+                r, subject.body.hash, sizes, scheduled.family, scheduled.row.text, self.regime, source,
+                self.recorder.now(),
+            )  # fmt: skip
+            self.measured += 1
+        cold = [m for m in found if m.regime == self.regime]
+        self.new.setdefault(subject.body.hash, []).extend(cold)
+        self.recorder.add(found, ())
+        self._observe()
+
+    def _drifted(self, subject: Subject, by_id: dict[str, Json]) -> bool:
+        """Whether the anchor's time moved, which it does with the card's clocks; the new time is taken over."""
+        anchor = next((r["anchor"] for r in by_id.values() if r.get("ok") and r.get("anchor")), 0.0)
+        before, subject.anchor_seconds = subject.anchor_seconds, anchor or subject.anchor_seconds
+        return bool(before and anchor) and abs(math.log(anchor / before)) > DRIFT
+
+    def _fail(self, subject: Subject, k: int, result: Json) -> None:
+        kind = result["kind"]
+        self.failures[kind] += 1
+        if kind in ("setup", "reference"):
+            subject.space.give_back(k)
+            if not subject.stopped:
+                self.note(f"{subject.name}: {result['reason']}")
+                subject.stopped = f"its kernels cannot be checked: {result['reason']}"
+            return
+        if kind in DOUBTFUL and k not in subject.retried:
+            subject.retried.add(k)
+            subject.space.give_back(k)  # it will be proposed again
+            return
+        subject.space.broke(k, kind)
+        if kind in INNOCENT:
+            return
+        sizes = tuple(sorted(subject.group.sizes.items()))
+        arch = self.start.options.target.arch
+        row = subject.row(k).row.text
+        failure = failure_of(result, subject.body.hash, sizes, row, self.regime, arch, self.recorder.now())
+        self.broken.setdefault(subject.body.hash, []).append(_ours(failure))
+        self.recorder.add((), [failure])
+
+    def _abandon(self) -> None:
+        """Let go of what is not being measured; what is, is waited for."""
+        for batch in self.building:
+            for k in batch.numbers:
+                batch.subject.space.give_back(k)
+        self.building.clear()
+
+    def _drain(self) -> None:
+        """Finish what is under way."""
+        while self.building or self.running:
+            self._submit()
+            self._collect()
+            if self.left <= 0:
+                self._abandon()
+
+    def _id(self, subject: Subject, k: int) -> str:
+        from emmy.tune.groups import candidate_id
+
+        return candidate_id(subject.row(k))
+
+    def _observe(self) -> None:
+        if self.observe is not None:
+            self.observe(
+                Progress(
+                    list(self.subjects.values()), self.measured, self.recalled, self.failures,
+                    time.monotonic() - self.began, max(0.0, self.left), self.device_seconds,
+                )
+            )  # fmt: skip
+
+
+def card_name(gpu: str) -> str:
+    """The name that regimes use for a card: that of its target, where it has one."""
+    try:
+        return target_of_gpu(gpu).gpu
+    except EmmyError:
+        return gpu
+
+
+def _ours(f: Failure) -> Failure:
+    """A stand-in's failure as one of whatever card, for its own search only."""
+    return replace(f, arch="") if f.arch == STAND_IN else f
