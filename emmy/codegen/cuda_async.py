@@ -77,6 +77,11 @@ _COPIES: Final[dict[str, str]] = {
 }""",
 }
 _RINGS: Final[dict[str, str]] = {
+    "of_block": """template <class T> static __device__ __forceinline__ T* of_block(T* p, int rank) {
+    T* there;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(p), "r"(rank));
+    return there;
+}""",
     "shared_address": f"""{_F} unsigned shared_address(const void* p) {{
     return (unsigned)__cvta_generic_to_shared(p);
 }}""",

@@ -134,7 +134,8 @@ class Values:
     def place(self, p: Place) -> str:
         if p.space == "global":
             return f"{p.buffer}[{self.x(p.index[0])}]"
-        return f"{p.buffer}[{self.x(shared_offset(self.shared[p.buffer], p.index))}]"
+        own = f"{p.buffer}[{self.x(shared_offset(self.shared[p.buffer], p.index))}]"
+        return own if p.rank is None else f"*of_block(&{own}, {self.x(p.rank)})"
 
     def address(self, p: Place) -> str:
         return f"&{self.place(p)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from emmy.codegen.cleanup import without_dead_registers
@@ -14,9 +15,11 @@ from emmy.codegen.families.row import lower_row
 from emmy.codegen.families.scan import lower_scan
 from emmy.codegen.families.tile import lower_tile
 from emmy.codegen.families.turn import lower_turn
+from emmy.codegen.families.wgmma import lower_wgmma
 from emmy.codegen.scalar import Scalars
+from emmy.ir.build import scalar
 from emmy.ir.kernel import Kernel
-from emmy.ir.loop import Body
+from emmy.ir.loop import Body, const
 from emmy.ir.schedule import Row
 from emmy.ir.target import Target
 from emmy.ir.verify_kernel import verify
@@ -29,6 +32,7 @@ FAMILIES: Final[dict[str, Lower]] = {
     "scan": lower_scan,
     "attention": lower_attention,
     "mma": lower_mma,
+    "wgmma": lower_wgmma,
     "tile": lower_tile,
     "plain": lower_plain,
 }
@@ -52,5 +56,9 @@ def lower(
     scalars = Scalars(body, operands, results, limits)
     comment = f"{family} {row.text} of body {body.hash}"
     kernel = without_dead_registers(FAMILIES[family](body, row, scalars, name, comment))
+    if row.raster.persist:
+        # a block stays on its SM: no more of them than there are SMs, in whole clusters
+        most = target.sms // kernel.cluster[0] * kernel.cluster[0]
+        kernel = replace(kernel, grid=(scalar("min", kernel.grid[0], const(most)), *kernel.grid[1:]))
     verify(kernel, target)
     return kernel

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from emmy.egraph.egg import Egg
-from emmy.egraph.families import attention, contraction, plain
+from emmy.egraph.families import attention, contraction, plain, wgmma
 from emmy.egraph.families import map as maps
 from emmy.egraph.families import row as reduced
 from emmy.egraph.families import scan as scans
@@ -54,6 +54,9 @@ FAMILIES: Final[tuple[Family, ...]] = (
     Family(
         "attention", "attention.egg", attention.facts, "AttentionRows", attention.rows, attention.config,
         ("AttentionMma", "AttentionRing"),
+    ),
+    Family(
+        "wgmma", "wgmma.egg", wgmma.facts, "Wgmma", wgmma.rows, wgmma.config, ("WgmmaStages", "WgmmaOrder")
     ),
     Family(
         "mma", "mma.egg", contraction.mma_facts, "Mma", contraction.mma_rows, contraction.mma_config,
@@ -116,6 +119,8 @@ def _target_facts(egg: Egg, target: Target) -> None:
         "max-smem": target.smem_block,
         "max-registers": target.registers_thread,
         "sm-registers": target.registers_sm,
+        "sms": target.sms,
+        "capability": target.capability,
     }
     for name, value in limits.items():
         egg.facts(name, [(value,)])

@@ -43,11 +43,13 @@ SMEM_BYTES_CLOCK: Final = 128.0  # of an SM
 SM_BYTES_CLOCK: Final = 64.0  # most that one SM draws from memory
 SECTOR_BYTES: Final = 32.0  # least that L2 moves
 SPLIT_SECONDS: Final = 2.0e-6  # a finishing step after the last of several blocks
+CLUSTER_SECONDS: Final = 0.8e-6  # the same among the blocks of a cluster
 FUSED: Final = 0.5  # of counted slots at least: a multiplication and an addition become one instruction
 WARP: Final = 32.0
 SUBCORES: Final = 4.0  # of an SM; each has its own tensor core
+PRODUCERS: Final = 4.0  # warps of a wgmma kernel that only move data
 
-CONTRACTIONS: Final = ("tile", "mma", "attention")
+CONTRACTIONS: Final = ("tile", "mma", "wgmma", "attention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class Constants:
     l2_bytes: float = 44.0  # an SM's share of L2 bandwidth, a clock
     barrier_clocks: float = 148.0
     step_clocks: float = 175.0  # of a tiled kernel's step beside products and loads
+    slot_clocks: float = 60.0  # the same of a step whose tile TMA brought and whose products run by themselves
+    stay_clocks: float = 600.0  # from one tile of a block that stays to the next
     sync_clocks: float = 234.0  # more of such a step where threads carry the tiles by hand
     shuffle_clocks: float = 36.9
     costly_rounds: float = 3.91  # the same in shuffles where combining takes an exponential or a division
@@ -94,7 +98,7 @@ def roofline(work: Work, target: Target) -> float:
     """Seconds that no schedule of this work can beat: the largest roof plus the constant of a launch."""
     return target.launch_seconds + max(
         work.bytes / target.bandwidth,
-        work.tensor_flops / target.flops_mma16,
+        work.tensor_flops / max(target.flops_mma16, target.flops_wgmma16),
         work.scalar_flops / target.flops_f32,
         FUSED * (sum(work.slots) - sum(work.kept)) / (target.flops_f32 / 2),
     )
@@ -140,6 +144,10 @@ class _Columns:
     hold_m: Array
     hold_n: Array
     group: Array
+    persist: Array
+    turns: Array
+    shares: Array
+    staged: Array
 
     def of(self, *families: str) -> Mask:
         return np.isin(self.family, families)
@@ -161,7 +169,8 @@ class _Model:
         by_threads = c.of("attention") & (c.hold_m == 1.0)
         self.is_tiled = c.of(*CONTRACTIONS) & ~by_threads
         self.is_row = (c.of("row", "split") & (c.reduce_threads > 1)) | c.of("scan")
-        self.is_mma = c.of("mma", "attention") & ~by_threads
+        self.is_wgmma = c.of("wgmma")
+        self.is_mma = (c.of("mma", "attention") & ~by_threads) | self.is_wgmma
         # a map whose blocks are square tiles turns them in shared memory
         self.is_turned = c.of("map") & (c.tile_m > 1.0)
         side = np.sqrt(np.maximum(1.0, c.tile_m * c.tile_n / np.maximum(1.0, self._workers())))
@@ -271,7 +280,7 @@ class _Model:
             lost = footprint / (footprint + 0.7 * t.l2_bytes)
             waves = np.minimum(largest + more, footprint * (1.0 + lost * self._wave_passes(slot)))
             memory = memory + np.where(self.is_row, footprint + more * lost_l1 * lost_l2, waves)
-        splits = np.where(c.splits > 1, 2.0 * 4.0 * w.points * c.splits, 0.0)
+        splits = np.where((c.splits > 1) & ~self.is_wgmma, 2.0 * 4.0 * w.points * c.splits, 0.0)
         spilled = 8.0 * np.maximum(0.0, c.registers - t.registers_thread) * c.blocks * c.block_threads
         return memory + 0.25 * splits, through + splits + spilled
 
@@ -322,7 +331,10 @@ class _Model:
             tile = k.tile_loads * vectors / np.maximum(1.0, self.hold_m * self.hold_n)
             loads = np.where(c.family == "tile", tile, self._thread_loads(d.n))
             slots = slots + np.where(on_tensor, 0.0, padded / 2.0 * (1.0 + loads))
-        rate = t.flops_mma16 * _norm([self.warps / SUBCORES, 1.0 + zero], -4.0)
+        # a producer's warps make no products
+        warps = np.where(self.is_wgmma, self.warps - self.spread * PRODUCERS, self.warps)
+        peak = np.where(self.is_wgmma, t.flops_wgmma16, t.flops_mma16)
+        rate = peak * _norm([warps / SUBCORES, 1.0 + zero], -4.0)
         return tensor / rate, slots, smem / (SMEM_BYTES_CLOCK * t.sms * t.clock)
 
     def _thread_loads(self, n: int) -> Array:
@@ -430,10 +442,14 @@ class _Model:
         turns = self.waves * steps / t.clock
         compute = _norm([tensor, scalar, smem], k.norm) / self.spread
         waited = (compute + turns * k.dram_clocks) / np.maximum(0.8, self._ahead())
-        stepped = _norm([roofs, waited], 8.0) + turns * (k.step_clocks + (1.0 - c.direct) * k.sync_clocks)
+        step = np.where(self.is_wgmma, k.slot_clocks, k.step_clocks)
+        stepped = _norm([roofs, waited], 8.0) + turns * (step + (1.0 - c.direct) * k.sync_clocks)
         roofs = np.where(self.is_tiled, stepped, roofs)
         clocks = np.where(self.is_tiled, k.dram_clocks, self._untiled_clocks(slots))
-        serial = self.waves * (k.start_clocks + clocks) / t.clock + np.where(c.splits > 1, SPLIT_SECONDS, 0.0)
+        begun = np.where(c.persist == 1.0, k.start_clocks / self.waves + k.stay_clocks, k.start_clocks)
+        serial = self.waves * (begun + clocks) / t.clock + np.where(
+            c.splits > 1, np.where(self.is_wgmma, CLUSTER_SECONDS, SPLIT_SECONDS), 0.0
+        )
         # what the terms cannot tell apart: the row that leaves more of the SM to others
         frugal = 1.0 + 1e-4 * (c.registers / t.registers_thread + c.smem / t.smem_sm + c.block_threads / t.threads_sm)
         frugal = frugal + 1e-5 * (c.group > 0)

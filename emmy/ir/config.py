@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Family = Literal["map", "row", "plain", "tile", "mma", "attention", "scan", "split"]
+Family = Literal["map", "row", "plain", "tile", "mma", "wgmma", "attention", "scan", "split"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,8 @@ class KernelConfig:
 
     `family`: `map` element-wise (with tile_m > 1, square tiles turned in shared memory); `row` a reduction shared by
     the threads of a block; `plain` a thread an output with serial folds; `tile` a contraction on plain threads; `mma` a
-    contraction on tensor cores; `attention` the online fold over two contractions; `scan`; `split` the partial launch
-    of a split reduction (its folds run over one part).
+    contraction on tensor cores; `wgmma` the same by warpgroups (Hopper); `attention` the online fold over two
+    contractions; `scan`; `split` the partial launch of a split reduction (its folds run over one part).
 
     `block_threads`, `blocks` (the whole grid), `stages` (buffers in flight), `smem` (bytes a block, static and dynamic)
     and `registers` (estimated, a thread) are resources.  `tile_m` x `tile_n` output points belong to one block and
@@ -56,3 +56,7 @@ class KernelConfig:
     hold_m: int = 0
     hold_n: int = 0
     group: int = 0
+    persist: bool = False
+    turns: bool = False
+    shares: int = 1
+    staged: bool = False

@@ -28,6 +28,7 @@ KNOBS: Final = ("WORK", "TILE", "REDUCE", "STAGE", "RASTER")
 _DIMS = r"[1-9]\d*(?:x[1-9]\d*)?"
 _WORK = re.compile(rf"(?P<unit>[tw])(?P<dims>{_DIMS})(?:\+p(?P<producers>[1-9]\d*))?(?P<pingpong>\+pp)?")
 _REDUCE_SPLIT = re.compile(r"g(?P<parts>[1-9]\d*)(?P<finish>[ak]?)")
+_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
 _STEP = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -69,6 +70,18 @@ class Tile:
     instruction: str = ""
     fragment: tuple[int, ...] = ()
     k: int = 0
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(m, n, k) of the instruction."""
+        m = _SHAPE.search(self.instruction)
+        assert m is not None, self.instruction
+        return int(m[1]), int(m[2]), int(m[3])
+
+    @property
+    def factor(self) -> str:
+        """Type of the instruction's factors."""
+        return self.instruction.split("_")[2]
 
     @property
     def text(self) -> str:

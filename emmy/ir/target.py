@@ -16,7 +16,10 @@ from emmy.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Units: bytes, bytes/s, FLOP/s, Hz.  `smem_block` is the most shared memory one block may ask for."""
+    """Units: bytes, bytes/s, FLOP/s, Hz.  `smem_block` is the most shared memory one block may ask for.
+
+    `flops_wgmma16`: of products by warpgroups, 0 where the card has none.
+    """
 
     arch: str
     gpu: str
@@ -29,6 +32,7 @@ class Target:
     threads_sm: int
     flops_f32: float
     flops_mma16: float
+    flops_wgmma16: float = 0.0
     launch_seconds: float = 1.5e-6
     registers_sm: int = 65536
     threads_block: int = 1024
@@ -47,7 +51,7 @@ TARGETS: Final[dict[str, Target]] = {
         Target("sm_80", "A100", 108, 1.41e9, 1.40e12, 40 << 20, 163 * KiB, 164 * KiB, 2048, 19.5e12, 250e12),
         Target("sm_86", "RTX 3090", 82, 1.70e9, 0.84e12, 6 << 20, 99 * KiB, 100 * KiB, 1536, 29.0e12, 57e12),
         Target("sm_89", "RTX 4090", 128, 2.52e9, 0.91e12, 72 << 20, 99 * KiB, 100 * KiB, 1536, 66.0e12, 132e12),
-        Target("sm_90a", "H200", 132, 1.98e9, 4.30e12, 60 << 20, 227 * KiB, 228 * KiB, 2048, 51.0e12, 450e12),
+        Target("sm_90a", "H200", 132, 1.98e9, 4.30e12, 60 << 20, 227 * KiB, 228 * KiB, 2048, 51.0e12, 450e12, 820e12),
         Target("sm_120a", "RTX 5090", 170, 2.41e9, 1.61e12, 96 << 20, 99 * KiB, 100 * KiB, 1536, 84.0e12, 168e12),
     )
 }

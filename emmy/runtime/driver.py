@@ -104,8 +104,7 @@ class KernelGraph:
         if invocation.dependent and before:
             _call("cuGraphAddDependencies", self._graph, before, [node], [_programmatic_edge()], 1, what=what)
         if invocation.cluster != (1, 1, 1):
-            attribute = _cluster_attribute(invocation.cluster)
-            _call("cuGraphKernelNodeSetAttribute", node, attribute.id, attribute.value, what=what)
+            _call("cuGraphKernelNodeSetAttribute", node, *_node_cluster(invocation.cluster), what=what)
         return node
 
     def update(self, k: int) -> None:
@@ -238,6 +237,15 @@ def _cluster_attribute(cluster: tuple[int, int, int]) -> Any:
     of = attribute.value.clusterDim
     of.x, of.y, of.z = cluster
     return attribute
+
+
+def _node_cluster(cluster: tuple[int, int, int]) -> tuple[Any, Any]:
+    """Identity and value of a graph node's cluster attribute."""
+    from cuda.bindings import driver
+
+    value = driver.CUkernelNodeAttrValue()
+    value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = cluster
+    return driver.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value
 
 
 def _programmatic_edge() -> Any:

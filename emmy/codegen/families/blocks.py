@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from emmy.codegen.expr import BID, add, div, lt, mod, mul, select, sub
+from emmy.codegen.expr import BID, Code, add, div, lt, mod, mul, select, sub
 from emmy.codegen.families.frame import Frame
 from emmy.ir.build import iadd, idiv, imul
 from emmy.ir.kernel import Lit, X
@@ -38,21 +38,22 @@ def tiles_of(axes: Sequence[Ax], tile: int) -> Expr:
 
 def place_blocks(
     frame: Frame, batch: Sequence[Ax], m: Sequence[Ax], n: Sequence[Ax], tile_m: int, tile_n: int, group: int = 0,
-    reverse_m: bool = False,
+    reverse_m: bool = False, code: Code | None = None, index: X = BID,
 ) -> Blocks:  # fmt: skip
-    """Row major order, or with `group` bands of that many rows of tiles, within which columns advance slowest.
+    """The block's tile, or with `code` the tile `index` of a persistent block.
 
-    Bands keep the operands of the blocks that run together in L2.  `reverse_m` starts with the last rows (the longest
-    ones of a causal mask).
+    Row major order, or with `group` bands of that many rows of tiles, within which columns advance slowest: bands keep
+    the operands of the blocks that run together in L2.  `reverse_m` starts with the last rows (the longest ones of a
+    causal mask).
     """
-    code = frame.code
+    code = frame.code if code is None else code
     rows, columns = tiles_of(m, tile_m), tiles_of(n, tile_n)
     grid = (imul(extent(batch), imul(rows, columns)), const(1), const(1))
     tm, tn = frame.count(rows), frame.count(columns)
     m_total, n_total = frame.total(m), frame.total(n)
     per_batch = mul(tm, tn)
-    which = BID if not batch else code.let("tile", mod(BID, per_batch))
-    env = frame.decode(div(BID, per_batch), batch) if batch else {}
+    which = index if not batch else code.let("tile", mod(index, per_batch))
+    env = frame.decode(div(index, per_batch), batch) if batch else {}
     env = {a: code.let(f"b{k}", x) for k, (a, x) in enumerate(env.items())}
     if group > 1:
         band = mul(tn, group)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from emmy.codegen.expr import Code, add, both, convert, div, elem, i32, lt, mod, mul
+from emmy.codegen.expr import Code, add, both, call, convert, div, elem, i32, lt, mod, mul
 from emmy.codegen.families.frame import Env, Frame, Known
 from emmy.ir.dtype import DTYPES, register
-from emmy.ir.kernel import LoadVector, Place, StoreVector, X
+from emmy.ir.kernel import Elem, LoadVector, Place, StoreVector, X
 from emmy.ir.loop import Ax, Const, Expr, Load, Op, Out
 from emmy.ir.views.access import vector_load, whole_chunks
 from emmy.ir.views.affine import affine, chunked, offset, offset_form
@@ -50,9 +50,8 @@ class Epilogue:
 
     def store(self, code: Code, m: X, n: X, held: Held, scalars: Callable[[Code, int], Known]) -> None:
         """Evaluate and store the group that begins at linear point (m, n); `scalars(code, e)` are element e's."""
-        inside = both(None if self.m.fits else lt(m, self.m.total), None if self.n.fits else lt(n, self.n.total))
         if self.whole or self.n.fits or self.width == 1:
-            with code.when(inside) as c:
+            with code.when(self._inside(m, n)) as c:
                 self._group(c, m, n, held, scalars)
             return
         with code.when(None if self.m.fits else lt(m, self.m.total)) as c:
@@ -60,10 +59,36 @@ class Epilogue:
                 with c.when(lt(add(n, e), self.n.total)) as one:
                     self._element(one, m, add(n, e), e, held, scalars)
 
+    def pack(
+        self, code: Code, m: X, n: X, held: Held, scalars: Callable[[Code, int], Known], words: Sequence[Elem]
+    ) -> None:
+        """Evaluate the pair at (m, n) into words[k] of each result, all of 16 bits; outside of them words stay."""
+        with code.when(self._inside(m, n)) as c:
+            low, high = self._values(c, m, n, held, scalars)
+            for k, (out, word) in enumerate(zip(self.outs, words, strict=True)):
+                pair = convert(low[k], "f32"), convert(high[k], "f32")
+                c.assign(word, call(f"pack_{out.tensor.dtype}x2", *pair, type="u32"))
+
+    def _inside(self, m: X, n: X) -> X | None:
+        return both(None if self.m.fits else lt(m, self.m.total), None if self.n.fits else lt(n, self.n.total))
+
     def _env(self, m: X, n: X) -> dict[Ax, X]:
         return {**self.batch, **self.f.decode(m, self.m.axes), **self.f.decode(n, self.n.axes)}
 
     def _group(self, c: Code, m: X, n: X, held: Held, scalars: Callable[[Code, int], Known]) -> None:
+        values = self._values(c, m, n, held, scalars)
+        for k, (out, vector) in enumerate(zip(self.outs, self.vectors, strict=True)):
+            if not vector:
+                for e, v in enumerate(values):
+                    c.store(self._place(k, self._point(m, n, e)), v[k])
+                continue
+            array = c.declare("packed", out.tensor.dtype, count=self.width)
+            for e, v in enumerate(values):
+                c.assign(elem(array, e), convert(v[k], out.tensor.dtype))
+            c.emit(StoreVector(self._place(k, self._env(m, n)), array.name, i32(0), self.width))
+
+    def _values(self, c: Code, m: X, n: X, held: Held, scalars: Callable[[Code, int], Known]) -> list[list[X]]:
+        """Every result at every element of the group that begins at (m, n)."""
         first = self._env(m, n)
         raw = {}
         for node in self.loads:
@@ -72,27 +97,21 @@ class Epilogue:
             raw[node] = c.declare("raw", node.dtype, count=self.width)
             place = self.f.at(node.slot, self.f.offset(form, first, node.slot))
             c.emit(LoadVector(raw[node].name, i32(0), self.width, place))
-        arrays = [c.declare("packed", o.tensor.dtype, count=self.width) if v else None
-                  for o, v in zip(self.outs, self.vectors, strict=True)]  # fmt: skip
+        values = []
         for e in range(self.width):
-            if self.whole and self.n.axes:
-                env = dict(first)
-                env[self.n.axes[-1]] = add(env[self.n.axes[-1]], e)
-            else:
-                env = self._env(m, add(n, e))
             loads: dict[Expr, X] = {x: convert(elem(a, e), register(x.dtype)) for x, a in raw.items()}
             known = {**scalars(c, e), **{x: v[e] for x, v in held.items()}, **loads}
-            point = self.f.scope(c, env, known)
-            for k, out in enumerate(self.outs):
-                value = self.f.scalars.get(out.value, point)
-                array = arrays[k]
-                if array is not None:
-                    c.assign(elem(array, e), convert(value, out.tensor.dtype))
-                else:
-                    c.store(self._place(k, env), value)
-        for k, array in enumerate(arrays):
-            if array is not None:
-                c.emit(StoreVector(self._place(k, first), array.name, i32(0), self.width))
+            point = self.f.scope(c, self._point(m, n, e), known)
+            values.append([self.f.scalars.get(out.value, point) for out in self.outs])
+        return values
+
+    def _point(self, m: X, n: X, e: int) -> dict[Ax, X]:
+        """The axes at element e of the group."""
+        if not (self.whole and self.n.axes):
+            return self._env(m, add(n, e))
+        env = self._env(m, n)
+        env[self.n.axes[-1]] = add(env[self.n.axes[-1]], e)
+        return env
 
     def _element(self, c: Code, m: X, n: X, e: int, held: Held, scalars: Callable[[Code, int], Known]) -> None:
         env = self._env(m, n)

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from emmy.codegen.expr import Code, add, convert, div, i32, lt, mod, mul, select
 from emmy.codegen.scalar import Scalars, Scope
-from emmy.ir.build import imul
-from emmy.ir.kernel import Buffer, Kernel, Lit, Place, Var, X
-from emmy.ir.loop import Ax, Body, Const, Expr, Load, Op, Size, const
+from emmy.ir.kernel import Buffer, Kernel, Lit, Place, Ring, TensorMap, Var, X
+from emmy.ir.loop import Ax, Body, Const, Expr, Load, Op, Size
 from emmy.ir.views.affine import Affine, affine
 from emmy.ir.views.product import unconditional
 
@@ -25,11 +24,14 @@ class Frame:
         self.code = Code(scalars.names)
 
     def kernel(
-        self, shared: Sequence[Buffer], grid: tuple[Expr, Expr, Expr], threads: int, min_blocks: int = 0
-    ) -> Kernel:
+        self, shared: Sequence[Buffer], grid: tuple[Expr, Expr, Expr], threads: int, min_blocks: int = 0,
+        rings: tuple[Ring, ...] = (), maps: tuple[TensorMap, ...] = (), cluster: tuple[int, int, int] = (1, 1, 1),
+    ) -> Kernel:  # fmt: skip
         """What has been written into `code`, as a kernel."""
-        body = tuple(self.code.statements)
-        return Kernel(self.name, self.comment, self.scalars.params, tuple(shared), grid, threads, body, min_blocks)
+        body, params = tuple(self.code.statements), self.scalars.params
+        return Kernel(
+            self.name, self.comment, params, tuple(shared), grid, threads, body, min_blocks, rings, maps, cluster
+        )
 
     # -- integers
 
@@ -98,18 +100,6 @@ class Frame:
     def scope(self, code: Code, env: Env, known: Known) -> Scope:
         """A point's scope: expressions evaluated in it share what they have in common."""
         return Scope(code, None, dict(env), False, dict(known))
-
-
-def merged_stride(form: Affine, axes: Sequence[Ax]) -> Expr | None:
-    """The stride of the linear index over `axes`, each continuing the one inside it; None where one does not."""
-    if not axes:
-        return const(0)
-    inner = axes[-1]
-    for a in reversed(axes[:-1]):
-        if form.stride(a) is not imul(form.stride(inner), inner.extent):
-            return None
-        inner = a
-    return form.stride(axes[-1])
 
 
 def clamp(index: X, total: X) -> X:

@@ -30,13 +30,13 @@ from emmy.codegen.expr import (
     select,
     shared_at,
 )
-from emmy.codegen.families.frame import Env, Frame, Known, clamp, merged_stride, static
+from emmy.codegen.families.frame import Env, Frame, Known, clamp, static
 from emmy.codegen.families.statistics import Statistics
 from emmy.ir.dtype import DTYPES, register
 from emmy.ir.kernel import AsyncCopy, Buffer, Elem, Layout, Lit, LoadVector, StoreVector, Var, X
 from emmy.ir.loop import Ax, Expr, Load
 from emmy.ir.views.access import Side, vector_load, whole_chunks
-from emmy.ir.views.affine import Affine, affine
+from emmy.ir.views.affine import Affine, affine, merged_stride
 from emmy.ir.views.product import Part, outside_folds
 
 Rows = Callable[[Code, X], Known]

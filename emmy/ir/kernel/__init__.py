@@ -6,7 +6,7 @@
     Layout = Layout(pad, swizzle, shift)             where element (.., row, column) of a buffer lies
     Ring   = Ring(name, depth, full, empty)          slots with two mbarriers each; owns phases and arrival counts
     TensorMap = TensorMap(name, param, type, shape, strides, box, swizzle, offset)
-    Place  = Place(space, buffer, index, type)       global: one flat element index; shared: an index a dimension
+    Place  = Place(space, buffer, index, type, rank) global: one flat element index; shared: an index a dimension
     Matrix = Matrix(place, major)                    an operand of wgmma in shared memory
 
     X (value)  = Lit(value, type) | Var(name, type) | Elem(array, index, type) | Builtin(name)

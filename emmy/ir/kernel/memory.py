@@ -66,12 +66,16 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A memory element.  Global: `index` is one flat element index (i32 or i64).  Shared: an index a dimension."""
+    """A memory element.  Global: `index` is one flat element index (i32 or i64).  Shared: an index a dimension.
+
+    `rank`: of a shared buffer, that of another block of the cluster (only a `Load` names it).
+    """
 
     space: Literal["global", "shared"]
     buffer: str
     index: tuple[X, ...]
     type: str
+    rank: X | None = None
 
 
 @dataclass(frozen=True, slots=True)

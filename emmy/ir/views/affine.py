@@ -6,7 +6,7 @@ when that axis has stride 1, an extent that whole chunks divide, and every other
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from emmy.ir.integer import Linear, from_terms, iadd, imul, terms_of
@@ -49,6 +49,18 @@ def offset_form(index: tuple[Expr, ...], shape: tuple[Expr, ...]) -> Affine | No
         into = strides.setdefault(axes[0], {}) if axes else base
         into[rest] = into.get(rest, 0) + c
     return Affine(from_terms(base), tuple((a, from_terms(t)) for a, t in strides.items()))
+
+
+def merged_stride(form: Affine, axes: Sequence[Ax]) -> Expr | None:
+    """The stride of the linear index over `axes`, each continuing the one inside it; None where one does not."""
+    if not axes:
+        return const(0)
+    inner = axes[-1]
+    for a in reversed(axes[:-1]):
+        if form.stride(a) is not imul(form.stride(inner), inner.extent):
+            return None
+        inner = a
+    return form.stride(axes[-1])
 
 
 def divides(chunk: int, e: Expr) -> bool:

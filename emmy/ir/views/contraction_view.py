@@ -11,7 +11,7 @@ block before its sums.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from emmy.ir.loop import Ax, Body, Expr, Fold, Out, const
@@ -45,6 +45,11 @@ class ContractionView:
     parts_a: tuple[Part, ...]
     parts_b: tuple[Part, ...]
     sums: tuple[Accumulator, ...]
+
+    def swapped(self) -> ContractionView:
+        """The same contraction with its sides exchanged."""
+        sums = tuple(Accumulator(s.sum, s.b, s.a) for s in self.sums)
+        return replace(self, m=self.n, n=self.m, parts_a=self.parts_b, parts_b=self.parts_a, sums=sums)
 
     @cached_property
     def half(self) -> str | None:

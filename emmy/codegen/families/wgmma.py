@@ -1,0 +1,237 @@
+"""The contraction family on Hopper's tensor cores: wgmma on tiles that TMA brings, producer and consumer warpgroups.
+
+One thread of the producer warpgroup keeps a ring of tiles filled; each consumer warpgroup multiplies its rows by the
+block's columns.  Operands lie in shared memory as TMA's 128-byte swizzle writes them and wgmma reads them, in either
+order.  One group of products stays in flight: a slot is released when the group after it has been issued.  A block that
+stays goes on to the next tile while the last one's results are stored.  For few rows the instruction's 64 rows lie
+along n (`swapped`), and the blocks of a cluster may share the summed axis (`parts`), none of them without a stage of
+it, or the tiles of the right factor (`cluster`).  Two consumer warpgroups may take turns (`pingpong`): while one
+multiplies, the other stores its tile.  What rows say: `emmy.ir.warpgroups`.
+
+Sources: PTX ISA manual (wgmma, cp.async.bulk.tensor, mbarrier, setmaxnreg).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from emmy.codegen.expr import BID, TID, Code, add, compare, div, i32, lt, mod, mul, select, sub
+from emmy.codegen.families.blocks import Blocks, place_blocks
+from emmy.codegen.families.frame import Frame
+from emmy.codegen.families.wgmma_results import Results
+from emmy.codegen.families.wgmma_tiles import operand, staged
+from emmy.codegen.scalar import Scalars
+from emmy.errors import LoweringError
+from emmy.ir.build import imul
+from emmy.ir.kernel import (
+    Advance,
+    Builtin,
+    ClusterBarrier,
+    Cursor,
+    InitRings,
+    Kernel,
+    NamedBarrier,
+    Ring,
+    RingArrive,
+    RingWait,
+    Role,
+    Roles,
+    Var,
+    Wgmma,
+    WgmmaCommit,
+    WgmmaFence,
+    WgmmaWait,
+    X,
+)
+from emmy.ir.loop import Body, Expr, const
+from emmy.ir.schedule import Row
+from emmy.ir.views.contraction_view import ContractionView, contraction_view
+from emmy.ir.warpgroups import GROUP, Warpgroups
+
+TURN: Final = 4  # the named barrier that lets the first of two groups multiply; the next one lets the second
+
+
+def lower_wgmma(body: Body, row: Row, scalars: Scalars, name: str, comment: str) -> Kernel:
+    """The kernel of a contraction and a wgmma row (WORK=w…+p4, TILE=wgmma_m64n…, STAGE=d…/smem-tma)."""
+    view = contraction_view(body)
+    if isinstance(view, str):
+        raise LoweringError(f"{name} is no contraction: {view}", "take a row of another family")
+    config = Warpgroups.of(row)
+    if config.swapped:
+        view = view.swapped()
+    return _Wgmma(view, config, Frame(body, scalars, name, comment)).kernel()
+
+
+class _Wgmma:
+    def __init__(self, view: ContractionView, config: Warpgroups, frame: Frame) -> None:
+        self.v, self.c, self.f = view, config, frame
+        c, names = config, frame.scalars.names
+        self.left = [operand(frame, view, c, p, "a", view.m, c.long) for p in view.parts_a]
+        self.right = [operand(frame, view, c, p, "b", view.n, c.n, c.cluster > 1) for p in view.parts_b]
+        self.outs = [staged(frame, view, c, k) for k in range(len(view.body.outs))] if c.out else []
+        self.results = Results(frame, view, c, self.outs)
+        # every warp that reads a slot releases it, in each block whose slot it reads
+        self.ring = Ring(names.fresh("ring"), c.stages, 1, 4 * c.cluster * (1 if c.pingpong else c.groups))
+        self.rank: X = Builtin("cluster_rank")
+
+    def kernel(self) -> Kernel:
+        c, f = self.c, self.f
+        code = f.code
+        code.emit(InitRings())
+        self._together(code)
+        blocks = None if c.persist else self._blocks(code, div(BID, c.parts * c.cluster))
+        if blocks is not None:
+            self.results.prepare(code, blocks)
+        producer_registers, consumer_registers, resident = c.registers(len(self.v.sums))
+        producer = Role("producer", 4, producer_registers, tuple(self._producer(blocks).statements))
+        consumer = Role("consumer", 4 * c.groups, consumer_registers, tuple(self._consumer(blocks).statements))
+        code.emit(Roles((producer, consumer)))
+        if self.results.deposited:
+            assert blocks is not None
+            self._together(code)
+            self.results.combine(code, blocks)
+        if c.parts > 1 or c.cluster > 1:
+            code.emit(ClusterBarrier())  # nobody leaves while another block reads its sums or writes to its slots
+        operands = [*self.left, *self.right]
+        shared = [*(o.buffer for o in operands), *self.results.buffers]
+        maps = (*(o.map for o in operands), *(o.map for o in self.outs))
+        together = c.parts * c.cluster
+        grid = (imul(self._count(), together), const(1), const(1))
+        return f.kernel(shared, grid, c.threads, resident, (self.ring,), maps, (together, 1, 1))
+
+    def _together(self, code: Code) -> None:
+        """All threads of the blocks that share a tile."""
+        code.emit(ClusterBarrier()) if self.c.parts > 1 or self.c.cluster > 1 else code.barrier()
+
+    def _blocks(self, code: Code, index: X) -> Blocks:
+        v, c = self.v, self.c
+        b = place_blocks(self.f, v.batch, v.m, v.n, c.long * c.cluster, c.n, c.group, code=code, index=index)
+        return b if c.cluster == 1 else replace(b, m0=code.let("m_own", add(b.m0, mul(self.rank, c.long))))
+
+    def _count(self) -> Expr:
+        """How many tiles (with clusters: pairs of them) there are."""
+        return self._blocks(Code(self.f.scalars.names), BID).grid[0]
+
+    def _tiles(self, code: Code, blocks: Blocks | None, work: Callable[[Code, Blocks], None], turn: X | None) -> None:
+        """`work(code, blocks)` for every tile of the block; with `turn` (0 or 1) for every other one."""
+        if blocks is not None:
+            work(code, blocks)
+            return
+        each: X = div(Builtin("grid_x"), self.c.cluster)
+        start: X = div(BID, self.c.cluster)
+        step = each
+        if turn is not None:
+            start, step = add(start, mul(turn, each)), mul(each, 2)
+        with code.loop("tile", self.f.count(self._count()), start=start, step=step) as (inner, tile):
+            self.following = add(tile, each)
+            work(inner, self._blocks(inner, tile))
+
+    def _k_range(self, code: Code) -> tuple[X, X]:
+        """First and past the last tile of the summed axis that the block takes."""
+        tiles = div(add(self.f.total(self.v.k), self.c.block_k - 1), self.c.block_k)
+        if self.c.parts == 1:
+            return i32(0), tiles
+        share = div(add(tiles, self.c.parts - 1), self.c.parts)
+        first = code.let("k_first", mul(self.rank, share))
+        last = add(first, share)
+        return first, code.let("k_last", select(lt(last, tiles), last, tiles))
+
+    # -- the producer
+
+    def _producer(self, blocks: Blocks | None) -> Code:
+        names = self.f.scalars.names
+        code, cursor = Code(names), names.fresh("fill")
+        slot = Var(f"{cursor}_slot", "i32")
+        bytes = sum(o.buffer.bytes // self.c.stages for o in (*self.left, *self.right))
+
+        def fill(inner: Code, b: Blocks) -> None:
+            first, last = self._k_range(inner)
+            with inner.loop("t", last, start=first) as (c, t):
+                c.emit(RingWait(cursor, "empty"), RingArrive(cursor, "full", bytes))
+                k0 = mul(t, self.c.block_k)
+                for o in self.left:
+                    o.load(c, slot, b.m0, k0, b.batch, cursor)
+                for o in self.right:
+                    o.load(c, slot, b.n0, k0, b.batch, cursor, self.rank if self.c.cluster > 1 else None)
+                c.emit(Advance(cursor))
+
+        with code.when(compare("==", TID, 0)) as one:
+            one.emit(Cursor(cursor, self.ring.name))
+            self._tiles(one, blocks, fill, None)
+        return code
+
+    # -- the consumers
+
+    def _consumer(self, blocks: Blocks | None) -> Code:
+        c, names = self.c, self.f.scalars.names
+        code = Code(names)
+        self.take, self.free = names.fresh("take"), names.fresh("free")
+        index = sub(div(TID, GROUP), 1) if c.groups > 1 else i32(0)
+        whole = c.groups == 1 or c.pingpong
+        self.row0 = i32(0) if whole else code.let("row0", mul(index, 64 * c.fragments))
+        code.emit(Cursor(self.take, self.ring.name), Cursor(self.free, self.ring.name))
+        if c.pingpong:
+            self._begin_turns(code, index)
+
+        def multiply(inner: Code, b: Blocks) -> None:
+            each = c.fragments * c.n // 2
+            acc = [inner.declare(f"acc{k}", "f32", count=each) for k in range(len(self.v.sums))]
+            if c.pingpong:
+                inner.emit(NamedBarrier(add(index, TURN), 2 * GROUP))
+            self._sums(inner, acc, index)
+            self.results.store(inner, b, acc, self.row0, index)
+            if c.pingpong:
+                self._skip(inner, self._k_range(inner)[1])
+
+        self._tiles(code, blocks, multiply, index if c.pingpong else None)
+        self.results.end(code)
+        return code
+
+    def _begin_turns(self, code: Code, index: X) -> None:
+        """The second group starts with the second tile, and lets the first go ahead."""
+        with code.when(compare("==", index, 1)) as second:
+            self._skip(second, self._k_range(second)[1])
+            second.emit(NamedBarrier(i32(TURN), 2 * GROUP, arrive=True))
+
+    def _skip(self, code: Code, slots: X) -> None:
+        """Past the slots of a tile that the other group takes."""
+        code.emit(Advance(self.take, slots), Advance(self.free, slots))
+
+    def _sums(self, code: Code, acc: Sequence[Var], index: X) -> None:
+        first, last = self._k_range(code)
+        # the first products begin the sums, so that no register is kept from tile to tile
+        self._products(code, acc, begin=True)
+        with code.loop("t", last, start=add(first, 1)) as (loop, _):
+            self._products(loop, acc, begin=False)
+            loop.emit(WgmmaWait(1))
+            self._release(loop)
+        if self.c.pingpong:
+            with code.when(lt(self.following, self.f.count(self._count()))) as more:
+                more.emit(NamedBarrier(sub(TURN + 1, index), 2 * GROUP, arrive=True))
+        code.emit(WgmmaWait(0))
+        self._release(code)
+
+    def _products(self, code: Code, acc: Sequence[Var], begin: bool) -> None:
+        """One slot's products as one group; with `begin` they are the first of their sums."""
+        c = self.c
+        slot = Var(f"{self.take}_slot", "i32")
+        code.emit(RingWait(self.take, "full"), WgmmaFence())
+        for s in range(c.steps):
+            for i in range(c.fragments):
+                for total, array in zip(self.v.sums, acc, strict=True):
+                    a = self.left[total.a].matrix(slot, add(self.row0, 64 * i), s * c.step)
+                    b = self.right[total.b].matrix(slot, i32(0), s * c.step)
+                    at = i32(i * c.n // 2)
+                    code.emit(Wgmma(array.name, at, c.n, c.type, a, b, accumulate=not (begin and s == 0)))
+        code.emit(WgmmaCommit(), Advance(self.take))
+
+    def _release(self, code: Code) -> None:
+        blocks = self.c.cluster
+        with code.when(lt(mod(TID, 32), blocks)) as some:
+            some.emit(RingArrive(self.free, "empty", rank=mod(TID, 32) if blocks > 1 else None))
+        code.emit(Advance(self.free))
+
+
+__all__ = ["lower_wgmma"]

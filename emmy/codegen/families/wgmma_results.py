@@ -1,0 +1,225 @@
+"""How a warpgroup's sums become results: pair by pair, in blocks that TMA stores, or through shared memory.
+
+Register 4j + 2h + e of fragment i holds row 64i + 16 warp + lane/4 + 8h, column 8j + 2 (lane % 4) + e of the group's
+rows (PTX ISA manual, register fragments of wgmma).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from emmy.codegen.expr import TID, Code, add, call, compare, div, elem, i32, lt, mod, mul, select, shared_at
+from emmy.codegen.families.blocks import Blocks
+from emmy.codegen.families.epilogue import Epilogue, Held, Side
+from emmy.codegen.families.frame import Frame, Known, fits
+from emmy.codegen.families.rowscalars import RowScalars
+from emmy.codegen.families.wgmma_tiles import BUFFERS, Staged
+from emmy.ir.kernel import (
+    Buffer,
+    Builtin,
+    BulkCommit,
+    BulkWait,
+    Elem,
+    Lit,
+    NamedBarrier,
+    Place,
+    ProxyFence,
+    StMatrix,
+    StoreVector,
+    TmaStore,
+    Var,
+    X,
+)
+from emmy.ir.loop import Expr
+from emmy.ir.views.contraction_view import ContractionView
+from emmy.ir.views.product import top_folds
+from emmy.ir.warpgroups import GROUP, Warpgroups
+
+PAD = 8  # f32 beside a row of deposited sums: neighbours of a column lie in other banks
+
+
+class Results:
+    """`view` has the instruction's rows as m and its columns as n; `row0` is the group's first row in the block."""
+
+    def __init__(self, frame: Frame, view: ContractionView, c: Warpgroups, outs: Sequence[Staged]) -> None:
+        self.f, self.v, self.c, self.outs = frame, view, c, outs
+        self.lane = mod(TID, 32)
+        self.scalars: list[RowScalars] = []
+        self.deposits = [self._deposit(k) for k in range(len(view.sums))] if self.deposited else []
+
+    @property
+    def deposited(self) -> bool:
+        """The sums pass through shared memory: to be combined, or because results run along the instruction's rows."""
+        return self.c.swapped or self.c.parts > 1
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        return [*(o.buffer for o in self.outs), *self.deposits, *(b for s in self.scalars for b in s.buffers.values())]
+
+    def _deposit(self, k: int) -> Buffer:
+        name = self.f.scalars.names.fresh(f"sum{k}_tile")
+        # neighbours of a result's rows are neighbours here
+        shape = (self.c.n, self.c.long) if self.c.swapped else (self.c.long, self.c.n)
+        return Buffer(name, "f32", (shape[0], shape[1] + PAD))
+
+    def prepare(self, code: Code, b: Blocks) -> None:
+        """Row scalars of the results, by all threads before they part."""
+        v, c = self.v, self.c
+        sides = (("m", v.scalars_m, v.m, c.long, b.m0), ("n", v.scalars_n, v.n, c.n, b.n0))
+        for side, scalars, own, rows, own0 in sides:
+            self.scalars.append(RowScalars(self.f, side, scalars, own, rows, own0, b.batch, c.threads))
+            self.scalars[-1].compute(code)
+
+    def store(self, code: Code, b: Blocks, acc: Sequence[Var], row0: X, index: X) -> None:
+        """By each consumer group `index`, after its products."""
+        if self.deposited:
+            self._put(code, acc, row0)
+        elif self.outs:
+            self._blocks(code, b, acc, row0, index)
+        else:
+            self._pairs(code, b, acc, row0)
+
+    def end(self, code: Code) -> None:
+        """By each consumer group, after its last tile."""
+        if self.outs:
+            with code.when(compare("==", mod(TID, GROUP), 0)) as one:
+                one.emit(BulkWait(0))
+
+    # -- what the ways share
+
+    def _epilogue(self, b: Blocks) -> Epilogue:
+        v, c = self.v, self.c
+        m = Side(v.m, b.m_total, fits(b.m_total, c.long))
+        n = Side(v.n, b.n_total, fits(b.n_total, c.n))
+        return Epilogue(self.f, v.body.outs, n if c.swapped else m, m if c.swapped else n, b.batch, 2)
+
+    def _held(self, acc: Sequence[Var], at: X) -> Held:
+        """The sums of the pair whose first register is `at`."""
+        return {s.node: [elem(a, add(at, q)) for q in range(2)] for s, a in zip(self.v.sums, acc, strict=True)}
+
+    def _known(self, row: X, column: X) -> Callable[[Code, int], Known]:
+        """Row scalars of the pair that begins at (row, column) of the block, which runs along the results' rows."""
+        only = {x for o in self.v.body.outs for x in top_folds(o.value)}
+
+        def known(code: Code, e: int) -> Known:
+            at = (add(row, e), column) if self.c.swapped else (row, add(column, e))
+            found: dict[Expr, X] = {}
+            for side, x in zip(self.scalars, at, strict=False):
+                found.update(side.at(code, x, only))
+            return found
+
+        return known
+
+    # -- pair by pair
+
+    def _pairs(self, code: Code, b: Blocks, acc: Sequence[Var], row0: X) -> None:
+        c, epilogue = self.c, self._epilogue(b)
+        warp = mod(div(TID, 32), 4)
+        with code.loop("i", c.fragments, unroll=0) as (ci, i), ci.loop("h", 2, unroll=0) as (ch, h):
+            row = add(row0, mul(i, 64), mul(warp, 16), div(self.lane, 4), mul(h, 8))
+            m = ch.let("m", add(b.m0, row))
+            with ch.loop("j", c.n // 8, unroll=0) as (inner, j):
+                column = add(mul(j, 8), mul(mod(self.lane, 4), 2))
+                n = inner.let("n", add(b.n0, column))
+                at = add(mul(i, c.n // 2), mul(j, 4), mul(h, 2))
+                epilogue.store(inner, m, n, self._held(acc, at), self._known(row, column))
+
+    # -- blocks of 64 rows by TMA
+
+    def _blocks(self, code: Code, b: Blocks, acc: Sequence[Var], row0: X, index: X) -> None:
+        """stmatrix into one of two buffers of the group, then one thread's TMA store while the next is computed."""
+        c, epilogue, width = self.c, self._epilogue(b), self.c.block
+        local = mod(TID, GROUP)
+        barrier = div(TID, GROUP)
+        count = c.n // width
+        # an odd number of blocks leaves the next tile to begin with the buffer that was stored last
+        odd = c.persist and c.fragments * count % BUFFERS
+        ahead = 0 if odd else (BUFFERS - 1) * len(self.outs)
+        with code.loop("i", c.fragments, unroll=0) as (ci, i), ci.loop("j", count, unroll=0) as (inner, j):
+            turn = mod(add(mul(i, count), j), BUFFERS)
+            row, column = add(row0, mul(i, 64)), mul(j, width)
+            with inner.when(compare("==", local, 0)) as one:
+                one.emit(BulkWait(ahead, read=True))
+            inner.emit(NamedBarrier(barrier, GROUP))
+            with inner.loop("q", width // 16, unroll=0) as (quarter, q):
+                at = add(mul(i, c.n // 2), mul(j, width // 2), mul(q, 8))
+                words = self._words(quarter, b, epilogue, acc, at, row, add(column, mul(q, 16)))
+                line = add(mul(div(local, 32), 16), mod(self.lane, 16))
+                for out, w in zip(self.outs, words, strict=True):
+                    place = shared_at(out.buffer, index, turn, line, add(mul(q, 16), mul(div(self.lane, 16), 8)))
+                    quarter.emit(StMatrix(place, tuple(Elem(w.name, i32(k), "u32") for k in range(4))))
+            inner.emit(ProxyFence("shared"), NamedBarrier(barrier, GROUP))
+            with inner.when(compare("==", local, 0)) as one:
+                for out in self.outs:
+                    first = (*(b.batch[a] for a in out.box.batch), add(b.m0, row), add(b.n0, column))
+                    source = shared_at(out.buffer, index, turn, 0, 0)
+                    one.emit(TmaStore(out.map.name, first, source), BulkCommit())
+
+    def _words(
+        self, code: Code, b: Blocks, epilogue: Epilogue, acc: Sequence[Var], at: X, row: X, column: X
+    ) -> list[Var]:
+        """Four words of each result: rows 8h on, columns 8e on, in the order in which stmatrix takes its matrices."""
+        words = [code.declare("words", "u32", Lit(0, "u32"), 4) for _ in self.outs]
+        warp = mod(div(TID, 32), 4)
+        for part in range(4):
+            h, e = part % 2, part // 2
+            r = add(row, mul(warp, 16), div(self.lane, 4), 8 * h)
+            q = add(column, 8 * e, mul(mod(self.lane, 4), 2))
+            into = [Elem(w.name, i32(part), "u32") for w in words]
+            held = self._held(acc, add(at, 4 * e + 2 * h))
+            epilogue.pack(code, add(b.m0, r), add(b.n0, q), held, self._known(r, q), into)
+        return words
+
+    # -- through shared memory
+
+    def _put(self, code: Code, acc: Sequence[Var], row0: X) -> None:
+        """The group's sums into the block's deposits."""
+        c = self.c
+        warp = mod(div(TID, 32), 4)
+        with code.loop("i", c.fragments, unroll=0) as (ci, i), ci.loop("h", 2, unroll=0) as (ch, h):
+            row = add(row0, mul(i, 64), mul(warp, 16), div(self.lane, 4), mul(h, 8))
+            with ch.loop("j", c.n // 8, unroll=0) as (inner, j):
+                column = add(mul(j, 8), mul(mod(self.lane, 4), 2))
+                at = add(mul(i, c.n // 2), mul(j, 4), mul(h, 2))
+                for buffer, a in zip(self.deposits, acc, strict=True):
+                    if not c.swapped:
+                        inner.emit(StoreVector(shared_at(buffer, row, column), a.name, at, 2))
+                        continue
+                    for e in range(2):
+                        inner.store(shared_at(buffer, add(column, e), row), elem(a, add(at, e)))
+
+    def combine(self, code: Code, b: Blocks) -> None:
+        """By all threads of a cluster's blocks: each block stores its share of the results."""
+        c, epilogue = self.c, self._epilogue(b)
+        lines, along = (c.n, c.long) if c.swapped else (c.long, c.n)
+        pairs = lines * along // 2
+        share = -(-pairs // c.parts)
+        first = add(mul(Builtin("cluster_rank"), share), TID) if c.parts > 1 else TID
+        last = add(mul(Builtin("cluster_rank"), share), share) if c.parts > 1 else i32(share)
+        if pairs % c.parts:
+            last = select(lt(last, pairs), last, i32(pairs))
+        with code.loop("pair", last, start=first, step=c.threads) as (inner, pair):
+            line = inner.let("line", div(pair, along // 2))
+            at = inner.let("at", mul(mod(pair, along // 2), 2))
+            sums = zip(self.v.sums, self.deposits, strict=True)
+            held: dict[Expr, list[X]] = {s.node: self._sum(inner, d, line, at) for s, d in sums}
+            row, column = (at, line) if c.swapped else (line, at)
+            m, n = add(b.m0, row), add(b.n0, column)
+            epilogue.store(inner, n if c.swapped else m, m if c.swapped else n, held, self._known(row, column))
+
+    def _sum(self, code: Code, buffer: Buffer, line: X, at: X) -> list[X]:
+        """A pair's sums over the blocks of the cluster, always in the same order."""
+        c = self.c
+        pair: list[X] = []
+        for e in range(2):
+            index = (line, add(at, e))
+            ranks = [None] if c.parts == 1 else [i32(p) for p in range(c.parts)]
+            found: list[X] = [code.load("part", "f32", Place("shared", buffer.name, index, "f32", r)) for r in ranks]
+            total = found[0]
+            for x in found[1:]:
+                total = call("add", total, x, type="f32")
+            pair.append(total if len(found) == 1 else code.let("total", total))
+        return pair
+
+
+__all__ = ["PAD", "Results"]

@@ -1,0 +1,104 @@
+"""Facts, rows and cost settings of the `wgmma` family: contractions on Hopper's tensor cores, fed by TMA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from emmy.egraph.families.contraction import Facts, Rows, points
+from emmy.ir.config import KernelConfig
+from emmy.ir.dtype import dtype
+from emmy.ir.loop import Body
+from emmy.ir.schedule import Raster, Reduce, Row, Stage, Tile, Work
+from emmy.ir.target import Target
+from emmy.ir.views.access import size_of
+from emmy.ir.views.box import Box, out_box, part_box
+from emmy.ir.views.contraction_view import ContractionView, contraction_view
+from emmy.ir.warpgroups import Warpgroups
+
+PRODUCERS = 4  # warps
+
+
+def facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | str:
+    """What the rules need of a contraction whose factors TMA moves as they are."""
+    view = contraction_view(body)
+    if isinstance(view, str):
+        return view
+    if view.half is None:
+        return "factors that the original program does not hold in one 16-bit type"
+    sides = [[part_box(p, body, view.batch, own, view.k) for p in parts]
+             for parts, own in ((view.parts_a, view.m), (view.parts_b, view.n))]  # fmt: skip
+    for found in (b for side in sides for b in side):
+        if isinstance(found, str):
+            return found
+        if found.dtype != view.half:
+            return "a factor that is converted on the way"
+    runs = [{b.run for b in side if isinstance(b, Box)} for side in sides]
+    if any(len(r) > 1 for r in runs):
+        return "factors of one side that lie in different orders"
+    outs = [out_box(o, view.batch, view.m, view.n) for o in body.outs]
+    by_tma = all(isinstance(o, Box) and dtype(o.dtype).bytes == 2 for o in outs)
+    known: Facts = {"wgmma-outs": [(body.hash, len(outs) if by_tma else 0)]}
+    known["wgmma-fixed"] = [(body.hash,)] if size_of(view.k) is not None else []
+    for way, v in enumerate((view, view.swapped())):
+        h = body.hash, way
+        extents = points(v.m, sizes), points(v.n, sizes), points(v.k, sizes), points(v.batch, sizes)
+        left, right = (runs[way], runs[1 - way])
+        known.setdefault("wgmma-body", []).append((*h, view.half, *extents))
+        known.setdefault("wgmma-operands", []).append((*h, len(v.parts_a), len(v.parts_b), len(v.sums)))
+        known.setdefault("wgmma-runs", []).append((*h, *left, *right))
+        known.setdefault("wgmma-scalars", []).append((*h, len(v.scalars_m), len(v.scalars_n)))
+    return known
+
+
+def rows(found: Rows, stages: Rows, orders: Rows) -> Iterator[tuple[str, Row]]:
+    rings: dict[Any, list[Stage]] = {}
+    for *_, depth, out, cls in stages:
+        rings.setdefault(cls, []).append(Stage(depth, "smem-tma", out=out == 1))
+    rasters: dict[Any, list[Raster]] = {}
+    for *_, group, persist, cls in orders:
+        rasters.setdefault(cls, []).append(Raster(group, persist == 1))
+    for body, way, type, g, f, n, ks, parts, cluster, turns, ring, raster, _ in found:
+        warps, fragments = ((1, 4 * g), (1, f)) if way else ((4 * g, 1), (f, 1))
+        tile = Tile(f"wgmma_m64n{n}k{32 // dtype(type).bytes}_{type}_f32", fragments, ks)
+        work, reduce = Work("w", warps, PRODUCERS, turns == 1), Reduce(parts=parts if parts > 1 else 0)
+        for stage in rings.get(ring, ()):
+            stage = replace(stage, cluster=cluster if cluster > 1 else 0)
+            for order in rasters.get(raster, ()):
+                yield body, Row(work, tile, reduce, stage, order)
+
+
+def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> KernelConfig:
+    view = contraction_view(body)
+    assert isinstance(view, ContractionView) and view.half is not None
+    c = Warpgroups.of(row)
+    v = view.swapped() if c.swapped else view
+    long, columns, sums = c.long, c.n, len(v.sums)
+    stage = dtype(c.type).bytes * c.block_k * (len(v.parts_a) * long + len(v.parts_b) * columns)
+    rows = -(-points(v.m, sizes) // (long * c.cluster)) * c.cluster
+    tiles = points(v.batch, sizes) * rows * -(-points(v.n, sizes) // columns)
+    beside = 2048 + 4 * (len(v.scalars_m) * long + len(v.scalars_n) * columns)
+    beside += 2 * 64 * 2 * c.block * c.groups * len(body.outs) if c.out else 0
+    beside += 4 * sums * (long + 8) * (columns + 8) if c.swapped or c.parts > 1 else 0
+    resident = c.registers(sums)[2]
+    return KernelConfig(
+        "wgmma",
+        c.threads,
+        tiles * c.parts,
+        tile_m=columns if c.swapped else long,
+        tile_n=long if c.swapped else columns,
+        tile_k=c.block_k,
+        vector=16,
+        stages=c.stages,
+        smem=c.stages * stage + beside,
+        registers=min(255, 65536 // (resident * c.threads) // 8 * 8),
+        group=c.group,
+        hold_m=columns if c.swapped else 64,
+        hold_n=64 if c.swapped else columns,
+        splits=c.parts,
+        persist=c.persist,
+        turns=c.pingpong,
+        shares=c.cluster,
+        staged=c.out,
+    )

@@ -1,0 +1,80 @@
+"""The wgmma family in the simulator: every kind of row gives the evaluator's values without a finding."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from emmy.codegen.lower import lower
+from emmy.codegen.simulate import simulate
+from emmy.egraph.schedule import schedule_rows
+from emmy.ir.evaluate import evaluate
+from emmy.ir.loop import Body
+from emmy.ir.target import target
+from emmy.resources import rulesets
+from tests import bodies
+from tests.codegen import check
+
+# a card of few SMs: small products have more tiles than it has, so that blocks stay
+SMALL = replace(target("sm_90a"), sms=2)
+# enough SMs that the blocks of a cluster share sums
+IDLE = replace(target("sm_90a"), sms=132)
+
+LAYOUTS = {
+    "k_k": {}, "k_mn": {"trans_b": False}, "bias": {"bias": True},
+}  # fmt: skip
+
+
+def sampled(body: Body, card, part: str, count: int, seed: int) -> list:
+    found = schedule_rows([body], card, {}, rulesets()).rows[body.hash]
+    rows = [s for s in found if s.family == "wgmma" and part in s.row.text]
+    assert rows, f"no row has {part}"
+    return random.Random(seed).sample(rows, min(count, len(rows)))
+
+
+def assert_right(body: Body, card, scheduled, seed: int = 0) -> None:
+    kernel = lower(body, scheduled.family, scheduled.row, card, "k")
+    given = check.operands(body, {}, seed)
+    expected = evaluate(body, given, {})
+    names = [p.name for p in kernel.params]
+    results = {n: int(np.prod(e.shape)) for n, e in zip(names[len(given) :], expected, strict=True)}
+    done = simulate(kernel, card, dict(zip(names, given, strict=False)), {}, results)
+    assert not done.findings, scheduled.row.text + "\n" + "\n".join(map(str, done.findings))
+    found = [done.outputs[n].reshape(e.shape) for n, e in zip(results, expected, strict=True)]
+    assert check.distance(body, found, expected) < 1.0, scheduled.row.text
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("part", ["w8x1+p4,", "w12x1", "+pp", "/c2", "/out", "persist", "w1x"])
+def test_kinds_of_rows_are_right_beyond_whole_tiles(part: str, layout: str) -> None:
+    body = bodies.linear(264, 200, 136, **LAYOUTS[layout])
+    for scheduled in sampled(body, SMALL, part, 2, seed=hash_of(part + layout)):
+        assert_right(body, SMALL, scheduled)
+
+
+@pytest.mark.parametrize("shape", [(1, 64, 64), (7, 136, 72), (64, 8, 128), (129, 128, 8), (128, 256, 64)])
+def test_edges_are_right(shape: tuple[int, int, int]) -> None:
+    body = bodies.linear(*shape)
+    for scheduled in sampled(body, SMALL, "WORK", 4, seed=sum(shape)):
+        assert_right(body, SMALL, scheduled)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_both_types_are_right(dtype: str) -> None:
+    body = bodies.linear(128, 128, 192, dtype)
+    for scheduled in sampled(body, SMALL, "WORK", 3, seed=1):
+        assert_right(body, SMALL, scheduled)
+
+
+@pytest.mark.xfail(reason="the simulator does not read another block's shared memory yet", strict=True)
+def test_sums_that_a_cluster_shares_are_right() -> None:
+    body = bodies.linear(17, 136, 1032)
+    for scheduled in sampled(body, IDLE, "REDUCE=g", 4, seed=2):
+        assert_right(body, IDLE, scheduled)
+
+
+def hash_of(text: str) -> int:
+    return sum(map(ord, text))

@@ -1,0 +1,98 @@
+"""Rows of the wgmma family: which bodies have them, what each rule adds, what fits the card."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from emmy.egraph.schedule import schedule_rows
+from emmy.ir.loop import Body
+from emmy.ir.schedule import Row
+from emmy.ir.target import TARGETS, target
+from emmy.ir.warpgroups import Warpgroups
+from emmy.resources import rulesets
+from tests import bodies
+
+HOPPER = target("sm_90a")
+
+
+def rows(body: Body, card=HOPPER, held: str = "") -> set[str]:
+    found = schedule_rows([body], card, {}, rulesets(), frozenset({held} - {""})).rows[body.hash]
+    return {s.row.text for s in found if s.family == "wgmma"}
+
+
+def with_(found: set[str], part: str) -> set[str]:
+    return {r for r in found if part in r}
+
+
+@pytest.mark.parametrize("arch", sorted(set(TARGETS) - {"sm_90a"}))
+def test_only_hopper_has_warpgroup_products(arch: str) -> None:
+    assert not rows(bodies.linear(512, 512, 512), target(arch))
+
+
+def test_the_row_of_a_large_product_is_spelled_as_documented() -> None:
+    row = "WORK=w8x1+p4,TILE=wgmma_m64n256k16_bf16_f32/f1x1/k4,REDUCE=,STAGE=d4/smem-tma/out,RASTER=gm8/persist"
+    assert row in rows(bodies.linear(4096, 4096, 4096))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        bodies.linear(512, 512, 512, "f32"),  # factors that would be rounded
+        bodies.linear(512, 511, 513),  # rows that begin at odd multiples of two bytes
+        bodies.rms_linear(512, 512, 512, factored=False),  # a factor that is computed
+    ],
+    ids=["f32", "unaligned", "computed"],
+)
+def test_what_tma_cannot_move_as_it_is_has_no_rows(body: Body) -> None:
+    assert not rows(body)
+
+
+def test_columns_that_do_not_run_along_the_sum_come_64_at_a_time() -> None:
+    columns = {Row.parse(r).tile.shape[1] for r in rows(bodies.linear(512, 512, 512, trans_b=False)) if "w1x" not in r}
+    assert columns and all(n % 64 == 0 for n in columns)
+    assert {16, 48, 112} <= {Row.parse(r).tile.shape[1] for r in rows(bodies.linear(512, 512, 512))}
+
+
+@pytest.mark.parametrize(
+    ("rule", "part", "body"),
+    [
+        ("wgmma-turns", "+pp", bodies.linear(4096, 4096, 512)),
+        ("wgmma-cluster", "/c2", bodies.linear(4096, 4096, 512)),
+        ("wgmma-out", "/out", bodies.linear(4096, 4096, 512)),
+        ("wgmma-persist", "persist", bodies.linear(4096, 4096, 512)),
+        ("wgmma-raster", "gm8", bodies.linear(4096, 4096, 512)),
+        ("wgmma-few", "w1x4", bodies.linear(16, 4096, 4096)),
+        ("wgmma-parts", "REDUCE=g", bodies.linear(16, 4096, 4096)),
+    ],
+)
+def test_holding_a_rule_takes_its_rows(rule: str, part: str, body: Body) -> None:
+    full, less = rows(body), rows(body, held=rule)
+    assert less < full
+    gone = full - less
+    assert gone & with_(full, part)
+    if rule not in ("wgmma-few", "wgmma-raster", "wgmma-persist"):  # others build on these
+        assert gone == with_(full, part)
+
+
+def test_every_block_of_a_divided_sum_has_a_stage() -> None:
+    for m, n, k in ((16, 4096, 4096), (16, 512, 576), (64, 1024, 1088)):
+        for text in with_(rows(bodies.linear(m, n, k)), "REDUCE=g"):
+            c = Warpgroups.of(Row.parse(text))
+            steps = -(-k // c.block_k)
+            assert (c.parts - 1) * -(-steps // c.parts) < steps, text
+
+
+def test_two_bodies_that_share_a_ring_do_not_share_how_results_leave() -> None:
+    """Their stages take the same bytes, but TMA cannot store the second one's results."""
+    stored, scattered = bodies.linear(512, 512, 512), bodies.linear(512, 513, 512, trans_b=True)
+    found = schedule_rows([stored, scattered], HOPPER, {}, rulesets())
+    assert any("/out" in s.row.text for s in found.rows[stored.hash])
+    assert not any("/out" in s.row.text for s in found.rows[scattered.hash])
+
+
+def test_a_card_with_fewer_registers_has_only_smaller_tiles() -> None:
+    few = rows(bodies.linear(4096, 4096, 512), replace(HOPPER, registers_thread=128))
+    held = [Warpgroups.of(Row.parse(r)) for r in few]
+    assert held and all(c.fragments * c.n // 2 + 40 <= 128 for c in held)
