@@ -13,6 +13,7 @@ from emmy.cli.compile import CompileOptions, compile_command
 from emmy.cli.db import db_app
 from emmy.cli.doctor import DoctorOptions, doctor_command
 from emmy.cli.eval import eval_app
+from emmy.cli.golden import golden_app
 from emmy.cli.ops import OpsOptions, ops_command
 from emmy.cli.options import with_options
 from emmy.cli.run import RunOptions, run_command
@@ -36,6 +37,7 @@ app.command("doctor")(with_options(doctor_command, DoctorOptions))
 app.command("ops")(with_options(ops_command, OpsOptions))
 app.add_typer(db_app, name="db")
 app.add_typer(eval_app, name="eval")
+app.add_typer(golden_app, name="golden")
 
 
 @contextmanager

@@ -21,6 +21,7 @@ import json
 import math
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from typing import Any, Final
 
 from emmy.errors import StoreError
 from emmy.extract.checks import LONGEST
+from emmy.extract.evidence import solid
 from emmy.extract.records import KernelRecord, Measurement, Regime, Sizes
 from emmy.extract.store import Store
 
@@ -50,11 +52,19 @@ class GoldenRow:
     measurement: Measurement | None
 
 
+# A program whose bodies a file holds: {"code": …} or {"model": …, "layer": 0, "seq_len": 512, …}.
+Case = Mapping[str, str | int]
+CASE_KEYS: Final[Mapping[str, type]] = {
+    "code": str, "model": str, "layer": int, "seq_len": int, "cache_len": int, "batch": int, "dtype": str,
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class GoldenFile:
     regime: Regime
     rows: tuple[GoldenRow, ...]
     bodies: tuple[KernelRecord, ...] = ()
+    cases: tuple[Case, ...] = ()
 
     @property
     def measurements(self) -> list[Measurement]:
@@ -79,7 +89,13 @@ def golden_path(regime: Regime, directory: Path, environ: Mapping[str, str] = os
     return path if path.exists() else None
 
 
-def write_golden(path: Path, regime: Regime, rows: Iterable[GoldenRow], bodies: Iterable[KernelRecord] = ()) -> None:
+def write_golden(
+    path: Path,
+    regime: Regime,
+    rows: Iterable[GoldenRow],
+    bodies: Iterable[KernelRecord] = (),
+    cases: Iterable[Case] = (),
+) -> None:
     """Write rows sorted by (name, body, sizes, median), bodies by (name, body); the file appears whole or not at all.
 
     StoreError where it cannot be written.
@@ -92,7 +108,9 @@ def write_golden(path: Path, regime: Regime, rows: Iterable[GoldenRow], bodies: 
     lines = ",\n".join(json.dumps(_row_json(r)) for r in ordered)
     kernels = sorted(bodies, key=lambda k: (k.name, k.body))
     texts = ",\n".join(json.dumps(_body_json(k)) for k in kernels)
-    text = json.dumps(head)[:-1] + ', "rows": [\n' + lines + '\n], "bodies": [\n' + texts + "\n]}\n"
+    programs = ",\n".join(json.dumps(dict(c)) for c in cases)
+    parts = {"rows": lines, "bodies": texts, "cases": programs}
+    text = json.dumps(head)[:-1] + "".join(f', "{k}": [\n{v}\n]' for k, v in parts.items()) + "}\n"
     temporary = path.with_name(path.name + ".part")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -133,7 +151,47 @@ def read_golden(path: Path) -> GoldenFile:
         regime,
         tuple(_row(path, k, row, regime) for k, row in enumerate(rows)),
         tuple(_body(path, k, body) for k, body in enumerate(bodies)),
+        read_cases(document.get("cases", []), f"golden file {path}"),
     )
+
+
+def read_cases(cases: object, where: str) -> tuple[Case, ...]:
+    """The programs that a JSON list names.  StoreError where one is none."""
+    if not isinstance(cases, list):
+        raise StoreError(f"{where}: cases must be a list", _OFF)
+    for k, case in enumerate(cases):
+        fits = isinstance(case, dict) and all(type(v) is CASE_KEYS.get(key) for key, v in case.items())
+        if not fits or ("code" in case) == ("model" in case):
+            raise StoreError(
+                f"{where}, case {k} must have code or model, and of {', '.join(CASE_KEYS)} what it needs",
+                'for example {"model": "Qwen/Qwen3-0.6B", "layer": 0, "seq_len": 512}',
+            )
+    return tuple(cases)
+
+
+def recorded(
+    store: Store, regime: Regime, former: GoldenFile | None = None
+) -> tuple[list[GoldenRow], list[KernelRecord]]:
+    """What a golden file of this regime holds: one measurement of each (body, sizes, row) of the store.
+
+    Rows of `former` that were not measured again stay.  A row whose body's Loop IR is not in the store stays out: it
+    could not be checked.
+    """
+    kernels = {k.body: k for k in (*(former.bodies if former else ()), *store.kernels())}
+    groups: dict[tuple[str, Sizes, str, str], list[Measurement]] = defaultdict(list)
+    for m in store.measurements():
+        if m.regime == regime and m.body in kernels:
+            groups[(m.body, m.sizes, m.family, m.row)].append(m)
+    rows = {
+        (r.body, r.sizes, r.family, r.row): r
+        for r in (former.rows if former else ())
+        if former is not None and (former.regime == regime or r.measurement is None)
+    }
+    for key, measurements in groups.items():
+        counted = max(measurements, key=lambda m: (solid(m), m.when, m.n, -m.median))
+        rows[key] = GoldenRow(key[0], kernels[key[0]].name, key[1], key[2], key[3], counted)
+    used = {r.body for r in rows.values()}
+    return list(rows.values()), [k for body, k in kernels.items() if body in used]
 
 
 def import_golden(store: Store, file: GoldenFile) -> int:
