@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 from emmy.codegen.cuda import source
+from emmy.codegen.simulate import simulate
 from emmy.ir.kernel import Kernel
 from emmy.ir.show_kernel import show_kernel
 from emmy.ir.target import target
@@ -49,3 +52,26 @@ def test_it_compiles_without_the_notes_that_cost_its_speed() -> None:
         assert binary.spill_bytes == 0, name
         # what the roles' registers are counted from
         assert binary.registers <= kernel.launch_registers, name
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        ((256, 256, 256), {"blocks": 2}),
+        ((130, 136, 72), {"groups": 1, "stages": 3}),
+        ((130, 136, 72), {"store": "direct"}),
+        ((1, 8, 8), {"tile_n": 64}),
+        ((256, 256, 320), {"cluster": 2, "groups": 1, "tile_n": 64, "stages": 3, "blocks": 2}),
+        ((256, 128, 128), {"dependent": True}),
+    ],
+    ids=str,
+)
+def test_its_values_are_right_in_the_simulator(shape: tuple[int, int, int], options: dict[str, object]) -> None:
+    m, n, k = shape
+    rng = np.random.default_rng(m + n + k)
+    a, b = (rng.integers(-2, 3, (rows, k)).astype(ml_dtypes.bfloat16) for rows in (m, n))
+    kernel = hopper_gemm(m, n, k, **options)  # type: ignore[arg-type]
+    done = simulate(kernel, CARD, {"a": a, "b": b}, {}, {"c": m * n})
+    assert [str(f) for f in done.findings] == []
+    expected = (a.astype(np.float64) @ b.astype(np.float64).T).astype(ml_dtypes.bfloat16)
+    assert np.array_equal(done.outputs["c"].reshape(m, n), expected)
