@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from emmy.errors import PlanError
+from emmy.errors import DeviceError, PlanError
 from emmy.inspect.plan_json import plan_from_json, plan_to_json
 from emmy.ir.loop import const
 from emmy.ir.plan import KernelLaunch, Plan, TensorMap
 from emmy.planning import tensor_maps
+from emmy.runtime import driver
 from emmy.runtime.driver import MAP_BYTES, Arguments, Function
 from emmy.runtime.flow import analyse
 from emmy.runtime.instance import Instance, Segment
@@ -22,6 +23,14 @@ from tests.runtime.plans import COLUMNS, DOUBLE, S, buffer, launch, plan
 
 Call = tuple[str, int, tuple[int, ...], tuple[int, ...], tuple[int, ...], int]
 MAP = TensorMap(0, "f32", (S, const(COLUMNS)), (const(COLUMNS), const(1)), (64, COLUMNS), 32, const(4))
+
+
+def has_driver() -> bool:
+    try:
+        driver.driver_version()
+    except DeviceError:
+        return False
+    return True
 
 
 class Encoder:
@@ -137,3 +146,62 @@ def test_maps_of_a_kernel_number_its_tensors() -> None:
     assert [(m.argument, m.box, m.swizzle) for m in maps] == [
         (0, (128, 64), 128), (1, (128, 64), 128), (2, (64, 64), 128),
     ]  # fmt: skip
+
+
+class Calls:
+    """Stands for the driver's entry points: which were called with what, in types that the bindings take."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, tuple[object, ...]]] = []
+
+    def __call__(self, name: str, *arguments: object, what: str = "") -> object:
+        from cuda.bindings import driver as bindings
+
+        # the bindings check their arguments, then find no driver, or none that knows these handles
+        if name in ("cuGraphAddDependencies", "cuGraphKernelNodeSetAttribute", "cuLaunchKernelEx"):
+            with pytest.raises(RuntimeError):
+                getattr(bindings, name)(*arguments)
+        self.made.append((name, arguments))
+        return bindings.CUgraph() if name == "cuGraphCreate" else bindings.CUgraphNode()
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    found = Calls()
+    monkeypatch.setattr(driver, "_call", found)
+    return found
+
+
+@pytest.mark.skipif(has_driver(), reason="would launch")
+def test_a_graph_starts_a_dependent_kernel_early(calls: Calls) -> None:
+    _, segment = bind(mapped(cluster=(2, 1, 1), dependent=True), {"s": 64}, Encoder())
+    driver.KernelGraph([segment.invocations[0], segment.invocations[0]])
+    assert [name for name, _ in calls.made] == [
+        "cuGraphCreate",
+        "cuGraphAddKernelNode", "cuGraphKernelNodeSetAttribute",
+        "cuGraphAddKernelNode", "cuGraphAddDependencies", "cuGraphKernelNodeSetAttribute",
+        "cuGraphInstantiate",
+    ]  # fmt: skip
+    (edge,) = next(a for name, a in calls.made if name == "cuGraphAddDependencies")[3]  # type: ignore[misc]
+    assert (edge.from_port, edge.type) == (1, 1)
+    value = next(a for name, a in calls.made if name == "cuGraphKernelNodeSetAttribute")[2]
+    assert value.clusterDim.x == 2  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(has_driver(), reason="would launch")
+def test_a_launch_says_its_cluster_and_that_it_may_start_early(calls: Calls) -> None:
+    _, segment = bind(mapped(cluster=(2, 1, 1), dependent=True), {"s": 64}, Encoder())
+    segment.run(0, graph=False)
+    ((name, (config, *_)),) = calls.made
+    assert name == "cuLaunchKernelEx"
+    assert (config.gridDimX, config.blockDimX, config.numAttrs) == (2, 256, 2)  # type: ignore[attr-defined]
+    assert [a.id.name for a in config.attrs] == [  # type: ignore[attr-defined]
+        "CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION", "CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION",
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(has_driver(), reason="would launch")
+def test_plain_kernels_are_launched_as_before(calls: Calls) -> None:
+    _, segment = bind(mapped(), {"s": 64}, Encoder())
+    segment.run(0, graph=False)
+    assert [name for name, _ in calls.made] == ["cuLaunchKernel"]
