@@ -8,8 +8,8 @@ search runs again until every launch of the cheapest plan has a real cost.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -19,8 +19,8 @@ from emmy.egraph.model import ModelGraph
 from emmy.egraph.schedule import schedule_rows
 from emmy.egraph.typical import typical_configs
 from emmy.errors import LoweringError, PinError
-from emmy.extract.choice import Candidate, Choice, choose, k_best
-from emmy.extract.evidence import Decision, RowOption, decide, family_bias
+from emmy.extract.choice import Candidate, Choice, Unmade, choose, k_best
+from emmy.extract.evidence import Decision, Ranked, RowOption, decide, family_bias, ranking
 from emmy.extract.prior import predict_many, roofline
 from emmy.extract.records import Regime, Snapshot
 from emmy.extract.work import Work, analyse
@@ -76,6 +76,8 @@ class Selection:
     rows: dict[str, list[Scheduled]] = field(default_factory=dict)
     declined: dict[str, dict[str, str]] = field(default_factory=dict)
     enodes: int = 0
+    # how many complete kernels each schedule rule made
+    made: Counter[str] = field(default_factory=Counter)
     refused: dict[tuple[str, str, str], str] = field(default_factory=dict)
     priced: dict[str, Priced | None] = field(default_factory=dict)
     _guesses: dict[str, float] = field(default_factory=dict)
@@ -117,6 +119,7 @@ class Selection:
         self.rows.update(found.rows)
         self.declined.update(found.declined)
         self.enodes += found.enodes
+        self.made += found.made
 
     def legal(self, body: Body) -> list[Scheduled]:
         """Every legal schedule of a body."""
@@ -148,15 +151,10 @@ class Selection:
         return self.priced[body.hash]
 
     def _best(self, body: Body, rows: list[Scheduled]) -> Priced | None:
-        seconds = predict_many(self.work(body), [s.config for s in rows], self.target)
-        options = [
-            RowOption(s.row.text, s.family, float(t), i == len(rows) - 1)
-            for i, (s, t) in enumerate(zip(rows, seconds, strict=True))
-        ]
         sizes = tuple((n, self.sizes[n]) for n in body.sizes)
         try:
             decision = decide(
-                body.hash, options, self.evidence.measured(body.hash), self.regime,
+                body.hash, self._options(body, rows), self.evidence.measured(body.hash), self.regime,
                 failures=self.evidence.failed(body.hash), sizes=sizes, bias=self.bias(), arch=self.target.arch,
             )  # fmt: skip
         except LoweringError as e:  # the store knows of no row that works; other bodies may do
@@ -164,6 +162,19 @@ class Selection:
             return None
         chosen = next(s for s in rows if s.row.text == decision.row and s.family == decision.family)
         return Priced(body, chosen, decision, len(rows))
+
+    def _options(self, body: Body, rows: list[Scheduled]) -> list[RowOption]:
+        seconds = predict_many(self.work(body), [s.config for s in rows], self.target)
+        return [
+            RowOption(s.row.text, s.family, float(t), i == len(rows) - 1)
+            for i, (s, t) in enumerate(zip(rows, seconds, strict=True))
+        ]
+
+    def ranking(self, body: Body) -> list[Ranked]:
+        """Every legal row of a body in the order in which evidence prefers them, refused and failing ones included."""
+        rows, sizes = self.legal(body), tuple((n, self.sizes[n]) for n in body.sizes)
+        measured = self.evidence.measured(body.hash)
+        return ranking(body.hash, self._options(body, rows), measured, self.regime, sizes=sizes, bias=self.bias())
 
     def bias(self) -> Mapping[str, float]:
         """How much longer each family's launches took on this card than predicted."""
@@ -316,6 +327,23 @@ class Selection:
             cost = estimate[0] + self._copy_back(l) + (1.0 if place == "fuse" else 0.0)
             run.append(Candidate(l.id, l.results, ops, cost, key, estimate[1].hash))
         return run, build
+
+    def copy(self) -> Selection:
+        """The same search with what it knows, which may be asked further questions without changing this one."""
+        return replace(
+            self, rows=dict(self.rows), declined=dict(self.declined), refused=dict(self.refused),
+            priced=dict(self.priced), made=Counter(self.made),
+        )  # fmt: skip
+
+    def without(self, opaque: Iterable[Candidate], dropped: Collection[int]) -> Choice | None:
+        """The cheapest plan that is found greedily and uses none of these launches; None where there is none.
+
+        Launches whose bodies were not scheduled count with their guesses.
+        """
+        try:
+            return self._choose(list(opaque), [l for l in self.candidates() if l.id not in dropped], "", 0.0)
+        except Unmade:
+            return None
 
     def _copy_back(self, launch: Launch) -> float:
         """Seconds that the runtime takes to copy new contents into the inputs that they belong to."""

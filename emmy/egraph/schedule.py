@@ -6,8 +6,9 @@ the body, and its reader spells what is found as rows.  Legality stands in the r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -74,11 +75,15 @@ FAMILIES: Final[tuple[Family, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Schedules:
-    """`rows[body.hash]`: legal schedules in a fixed order; `declined[body.hash]`: family -> reason; `enodes`: size."""
+    """`rows[body.hash]`: legal schedules in a fixed order; `declined[body.hash]`: family -> reason; `enodes`: size.
+
+    `made`: how many complete kernels each rule built first.
+    """
 
     rows: dict[str, list[Scheduled]]
     declined: dict[str, dict[str, str]]
     enodes: int
+    made: Counter[str] = field(default_factory=Counter)
 
 
 def schedule_rows(
@@ -110,7 +115,7 @@ def schedule_rows(
         for h, row in rows:
             config = family.config(distinct[h], row, target, sizes)
             found[h].append(Scheduled(family.name, row, config))
-    return Schedules(found, declined, frozen.size())
+    return Schedules(found, declined, frozen.size(), frozen.made())
 
 
 def _target_facts(egg: Egg, target: Target) -> None:

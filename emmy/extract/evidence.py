@@ -39,6 +39,18 @@ class RowOption:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranked:
+    """A legal row in its place: its cost in seconds, what that rests on, the samples behind it (`solid`: enough)."""
+
+    row: str
+    family: str
+    cost: float
+    tier: Tier
+    n: int = 0
+    solid: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """The chosen row with its cost in seconds and what decided, the next best, and how many rows there were.
 
@@ -97,26 +109,44 @@ def decide(
     if not live:
         reasons = sorted({f"{f.row}: {f.stage}: {f.reason}" for f in failures if f.body == body})
         raise LoweringError(f"every schedule row of {name or body} is known to fail: {'; '.join(reasons)}")
-    found = _by_row(body, measured, regime, sizes)
-    ranked = sorted(_rank(option, found.get(option.row), regime, bias or {}, floor) for option in live)
+    ranked = ranking(body, live, measured, regime, sizes=sizes, bias=bias, floor=floor)
     best = ranked[0]
     second = ranked[1] if len(ranked) > 1 else None
     decision = Decision(
         body=body,
-        row=best[2],
-        family=next(o.family for o in live if o.row == best[2]),
-        cost=best[1],
-        tier=_TIERS[best[0]],
-        runner_up=second[2] if second else "",
-        runner_up_cost=second[1] if second else math.inf,
-        runner_up_tier=_TIERS[second[0]] if second else "",
+        row=best.row,
+        family=best.family,
+        cost=best.cost,
+        tier=best.tier,
+        runner_up=second.row if second else "",
+        runner_up_cost=second.cost if second else math.inf,
+        runner_up_tier=second.tier if second else "",
         n_alternatives=len(live),
-        remeasure=tuple(sorted(r for _, _, r in ranked if r in found and not solid(found[r]))),
+        remeasure=tuple(sorted(r.row for r in ranked if not r.solid)),
         skipped=tuple(sorted(r.row for r in rows if r.row in broken)),
     )
     if strict:
         require_measured([(name or body, decision)])
     return decision
+
+
+def ranking(
+    body: str,
+    rows: Iterable[RowOption],
+    measured: Iterable[Measurement],
+    regime: Regime,
+    *,
+    sizes: Sizes = (),
+    bias: Mapping[str, float] | None = None,
+    floor: float = 0.0,
+) -> list[Ranked]:
+    """Every row in the order in which `decide` prefers them."""
+    found = _by_row(body, measured, regime, sizes)
+    ranked = sorted((*_rank(o, found.get(o.row), regime, bias or {}, floor), o.family) for o in rows)
+    return [
+        Ranked(row, family, cost, _TIERS[level], m.n if (m := found.get(row)) else 0, m is None or solid(m))
+        for level, cost, row, family in ranked
+    ]
 
 
 def solid(m: Measurement | PlanMeasurement) -> bool:
