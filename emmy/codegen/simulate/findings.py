@@ -21,6 +21,7 @@ Kind = Literal[
     "wrong arrivals",  # more arrivals in a phase than a barrier counts
     "wrong bytes",  # TMA brings more or fewer bytes than were announced
     "never waited",  # an asynchronous operation that nobody waited for
+    "block ended",  # shared memory of a block of the cluster that may have ended
     "dependent read",  # an operand read before DependentWait
     "deadlock",
     "not supported",  # the statement does not do this on hardware

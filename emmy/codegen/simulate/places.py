@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from emmy.codegen.simulate.numbers import Array, memory_type
+from emmy.codegen.simulate.numbers import Array, memory_type, spread
 from emmy.codegen.simulate.values import reader
 from emmy.ir.kernel import BYTES, Place
 
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 class Access:
     """A place with its indices compiled."""
 
-    __slots__ = ("buffer", "bytes", "held", "index", "shared", "type")
+    __slots__ = ("buffer", "bytes", "held", "index", "rank", "shared", "type")
 
     def __init__(self, place: Place) -> None:
         self.shared, self.buffer, self.type = place.space == "shared", place.buffer, place.type
         self.bytes, self.held = BYTES[place.type], memory_type(place.type)
         self.index = [reader(x) for x in place.index]
+        self.rank = None if place.rank is None else reader(place.rank)
 
     def at(self, g: Gang, pos: Positions) -> list[Array]:
         """The index of each thread at `pos`, a dimension at a time."""
@@ -45,8 +46,22 @@ def locate(g: Gang, p: Access, pos: Positions, count: int) -> tuple[Positions, A
     if not good.all():
         pos, index = pos[good], [i[good] for i in index]
     start, aligned = shared.start(g, pos, buffer, index, count * p.bytes)
-    start = start + shared.base(g, pos)
+    start = start + (shared.base(g, pos) if p.rank is None else elsewhere(g, p, pos))
     return (pos, start) if aligned.all() else (pos[aligned], start[aligned])
+
+
+def elsewhere(g: Gang, p: Access, pos: Positions) -> Array:
+    """First byte of the shared memory of the block of the cluster that each thread names."""
+    assert p.rank is not None
+    rank = spread(p.rank(g), g.n, "i32")[pos].astype(np.int64)
+    wrong = (rank < 0) | (rank >= g.wave.cluster)
+    if wrong.any():
+        k = int(np.flatnonzero(wrong)[0])
+        detail = f"block {int(rank[k])} of a cluster of {g.wave.cluster}"
+        g.report("out of bounds", int(pos[k]), p.buffer, -1, detail)
+    g.wave.uses(g, g.lanes[pos][~wrong], rank[~wrong])
+    out: Array = np.where(wrong, 0, rank) * g.wave.shared.size
+    return out
 
 
 def fetch(g: Gang, p: Access, count: int) -> list[Array]:

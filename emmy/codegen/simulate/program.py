@@ -38,14 +38,17 @@ class Compiled:
 
     run: Run | None
     steps: Steps | None = None
+    branches: bool = False  # some threads may wait in it while others do not
 
 
 @dataclass(slots=True)
 class Body:
     statements: list[Compiled]
     blocking: bool = field(init=False)
+    branches: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self.branches = any(c.branches for c in self.statements)
         self.blocking = any(c.steps is not None for c in self.statements)
 
     def run(self, g: Gang) -> None:
@@ -112,7 +115,7 @@ class Compiler:
         if built.run is not None:
             return Compiled(_after(note, built.run))
         assert built.steps is not None
-        return Compiled(None, _steps_after(note, built.steps))
+        return Compiled(None, _steps_after(note, built.steps), built.branches)
 
     def counted(self, s: S) -> Run:
         """Notes the statement and counts it, a warp at a time."""

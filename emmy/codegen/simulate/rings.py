@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
@@ -25,7 +25,17 @@ if TYPE_CHECKING:
     from emmy.codegen.simulate.copies import Copy
     from emmy.codegen.simulate.wave import Wave
 
-Land = Callable[[Gang, int], None]  # (who waits, phase): the bytes are there
+
+class Land(Protocol):
+    """Bytes on their way: issued by `lane` at statement `at` into `buffer`.  `real`: not all of them are zeros."""
+
+    at: S
+    lane: int
+    buffer: str
+    real: bool
+
+    def __call__(self, g: Gang, phase: int) -> None:
+        """They are there, in a phase that has completed; the gang is the one that waits."""
 
 
 @dataclass(slots=True)
@@ -133,12 +143,20 @@ class Rings:
             g.report("wrong bytes", None, barrier.name, -1, detail)
         barrier.settle()
 
-    def finish(self) -> None:
-        """As the kernel ends no phase waits for bytes alone, and nothing has landed that nobody waited for."""
+    def finish(self, hung: bool) -> None:
+        """As the kernel ends no phase waits for bytes alone, everything that came was waited for, and no other block
+        may still use the shared memory of a block that has ended."""
         for b in self.barriers.values():
             if b.at is not None and b.pending <= 0 and b.tx > 0:
                 detail = f"{b.tx} bytes fewer come than were announced"
                 self.wave.report("wrong bytes", b.at, b.lane, b.name, -1, detail)
+            for land in () if hung else (*b.coming, *(due for due, _ in b.due)):
+                if land.real:
+                    self.wave.report(
+                        "never waited", land.at, land.lane, land.buffer, -1, "nobody waits for what it brings"
+                    )
+        if not hung:
+            self.wave.check_ends()
 
 
 # ---- statements
@@ -247,6 +265,7 @@ def _arrive(c: Compiler, s: RingArrive) -> Compiled:
         for slot, _, lanes in places(g):
             own = g.lo // g.wave.room
             to = np.full(len(lanes), own) if rank is None else spread(rank(g), g.n, "i32")[lanes - g.lo]
+            g.wave.uses(g, lanes[to != own], to[to != own])
             published = g.wave.clocks.publish(lanes)
             for block in np.unique(to):
                 some = lanes[to == block]
@@ -257,10 +276,16 @@ def _arrive(c: Compiler, s: RingArrive) -> Compiled:
     return Compiled(run)
 
 
-def _landing(wave: Wave, copy: Copy) -> Land:
-    """The copies of some threads count as done in the epochs in which the threads arrived."""
-    epoch = wave.clocks.epoch[copy.lanes >> 5].copy()
-    return lambda g, phase: wave.copies.arrive(copy, epoch)
+class CopyLanding:
+    """The copies of some threads, done in the epochs in which the threads arrived."""
+
+    def __init__(self, wave: Wave, copy: Copy) -> None:
+        self.wave, self.copy, self.epoch = wave, copy, wave.clocks.epoch[copy.lanes >> 5].copy()
+        self.at, self.lane, self.buffer = copy.at, int(copy.lanes[0]), copy.buffer
+        self.real = bool((copy.source >= 0).any())
+
+    def __call__(self, g: Gang, phase: int) -> None:
+        self.wave.copies.arrive(self.copy, self.epoch)
 
 
 def _copy_arrive(c: Compiler, s: CopyArrive) -> Compiled:
@@ -274,7 +299,7 @@ def _copy_arrive(c: Compiler, s: CopyArrive) -> Compiled:
                 continue
             wave.touch(g, lanes - g.lo)
             for copy in wave.copies.taken(lanes):
-                barrier.coming.append(_landing(wave, copy))
+                barrier.coming.append(CopyLanding(wave, copy))
             wave.rings.arrive(g, barrier, lanes, 0, wave.clocks.publish(lanes))
 
     return Compiled(run)

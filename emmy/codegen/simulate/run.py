@@ -19,6 +19,7 @@ from emmy.codegen.simulate.globals import Globals
 from emmy.codegen.simulate.matrices import MATRICES
 from emmy.codegen.simulate.numbers import RAW, memory_type, uniform
 from emmy.codegen.simulate.program import Build, Compiler
+from emmy.codegen.simulate.registers import registers
 from emmy.codegen.simulate.rings import RINGS, Rings
 from emmy.codegen.simulate.scheduler import SCHEDULED, Scheduler
 from emmy.codegen.simulate.statements import STATEMENTS
@@ -102,7 +103,9 @@ class _Launch:
             if not self.hung:
                 wave.copies.finish()
                 wave.bulk.finish()
-            wave.rings.finish()
+            wave.rings.finish(self.hung)
+            if self.hung:
+                break
 
     def wave(self, blocks: npt.NDArray[np.int64]) -> Wave:
         """Columns of the clocks: warps, slots of rings, products of warpgroups, TMA stores of warps."""
@@ -155,7 +158,7 @@ class _Launch:
         return Counters(
             sectors_read=t.sectors[0], sectors_written=t.sectors[1], bytes_read=t.bytes[0], bytes_written=t.bytes[1],
             shared_bytes=t.shared_bytes, shared_accesses=t.shared_accesses, conflicts=t.conflicts,
-            instructions=dict(t.instructions), flops=t.flops, barriers=t.barriers, registers=0,
+            instructions=dict(t.instructions), flops=t.flops, barriers=t.barriers, registers=registers(self.kernel),
         )  # fmt: skip
 
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from emmy.codegen.simulate.gang import Gang, RegArray
-from emmy.codegen.simulate.program import Build, Compiled, Compiler, Wait
+from emmy.codegen.simulate.program import Body, Build, Compiled, Compiler, Wait
 from emmy.codegen.simulate.values import reader
-from emmy.ir.kernel import Barrier, ClusterBarrier, NamedBarrier, Roles
+from emmy.ir.kernel import Barrier, ClusterBarrier, NamedBarrier, Roles, S, Wgmma, walk
 from emmy.ir.show_kernel import show_statement
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Scheduler:
 
     def deadlock(self) -> None:
         """One finding: everybody who waits, and for what."""
-        said = [f"{t.gang.name} waits for {t.wait.what}" for t in self.tasks if t.wait is not None]
+        said = [f"{t.gang.name} waits for {t.wait.what}" for t in self.tasks if t.wait and not t.wait.outer]
         innermost = next((t for t in self.tasks if t.wait is not None and not t.wait.outer), self.tasks[0])
         innermost.gang.report("deadlock", None, "", -1, "; ".join(dict.fromkeys(said)))
 
@@ -81,9 +81,10 @@ class Meeting:
     gathered: list[News] = field(default_factory=list)
     published: dict[int, News] = field(default_factory=dict)
 
-    def arrive(self, wave: Wave, lanes: Positions, expected: int) -> int:
-        """The phase that these arrivals are part of."""
-        wave.clocks.sync_lanes(np.unique(lanes >> 5))
+    def arrive(self, wave: Wave, lanes: Positions, expected: int, stay: bool) -> int:
+        """The phase that these arrivals are part of.  `stay`: they wait for it, which orders lanes of a warp too."""
+        if stay:
+            wave.clocks.sync_lanes(np.unique(lanes >> 5))
         self.gathered.append(wave.clocks.publish(lanes))
         self.count += len(lanes)
         mine = self.phase
@@ -95,13 +96,13 @@ class Meeting:
         return mine
 
 
-def _arrive(g: Gang, key: object, lanes: Positions, expected: int, what: str) -> tuple[Meeting, int]:
+def _arrive(g: Gang, key: object, lanes: Positions, expected: int, what: str, stay: bool = True) -> tuple[Meeting, int]:
     """The barrier and the phase of it that the threads have arrived in."""
     meeting = g.wave.meetings.setdefault(key, Meeting())
     if meeting.count + len(lanes) > expected:
         detail = f"{meeting.count + len(lanes)} threads arrive at {what} for {expected}"
         g.report("wrong arrivals", None, "", -1, detail)
-    return meeting, meeting.arrive(g.wave, lanes, expected)
+    return meeting, meeting.arrive(g.wave, lanes, expected, stay)
 
 
 def _wait(g: Gang, meeting: Meeting, phase: int, lanes: Positions, what: str) -> Iterator[Wait]:
@@ -150,7 +151,7 @@ def _named(c: Compiler, s: NamedBarrier) -> Compiled:
         met = []
         for i in np.unique(each):
             some, what = lanes[each == i], f"named barrier {i} ({s.threads} threads)"
-            met.append((*_arrive(g, (block, int(i)), some, s.threads, what), some, what))
+            met.append((*_arrive(g, (block, int(i)), some, s.threads, what, not s.arrive), some, what))
         for meeting, phase, some, what in met if not s.arrive else ():
             yield from _wait(g, meeting, phase, some, what)
 
@@ -168,8 +169,9 @@ def _roles(c: Compiler, s: Roles) -> Compiled:
         parts: list[Task] = []
         first = 0
         for role, body in zip(s.roles, bodies, strict=True):
-            for lo in range(32 * first, 32 * (first + role.warps), GROUP):
-                n = min(GROUP, 32 * (first + role.warps) - lo)
+            unit = _unit(body, role.body)
+            for lo in range(32 * first, 32 * (first + role.warps), unit):
+                n = min(unit, 32 * (first + role.warps) - lo)
                 child = _child(g, lo, n, role.name)
                 parts.append(g.wave.scheduler.start(child, body.steps(child)))
             first += role.warps
@@ -179,6 +181,14 @@ def _roles(c: Compiler, s: Roles) -> Compiled:
     return Compiled(None, steps)
 
 
+def _unit(body: Body, statements: tuple[S, ...]) -> int:
+    """Threads of a gang: a warpgroup, or a warp where some warps may wait alone (wgmma needs all four)."""
+    every = list(walk(statements))
+    if any(isinstance(s, Wgmma) for s in every) or not body.branches:
+        return GROUP
+    return 32
+
+
 def _child(g: Gang, lo: int, n: int, role: str) -> Gang:
     at = slice(lo, lo + n)
     env = {
@@ -186,7 +196,8 @@ def _child(g: Gang, lo: int, n: int, role: str) -> Gang:
         for name, v in g.env.items()
     }
     block = int(g.wave.blocks[g.lo // g.wave.room])
-    child = Gang(g.wave, g.lo + lo, n, env, f"{role} (block {block}, warps {lo // 32}..{(lo + n) // 32 - 1})")
+    warps = f"warp {lo // 32}" if n == 32 else f"warps {lo // 32}..{(lo + n) // 32 - 1}"
+    child = Gang(g.wave, g.lo + lo, n, env, f"{role} (block {block}, {warps})")
     child.holes = {name: None if m is None else m[at] for name, m in g.holes.items()}
     return child
 

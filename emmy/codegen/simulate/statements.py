@@ -38,7 +38,7 @@ from emmy.ir.kernel import (
 if TYPE_CHECKING:
     from emmy.codegen.simulate.gang import Gang, Mask
 
-ENDLESS: Final = 1 << 22  # turns of one loop after which a kernel is taken to hang
+ENDLESS: Final = 1 << 20  # turns of one loop after which a kernel is taken to hang
 
 
 def writer(target: Target) -> tuple[str, Read | None, str]:
@@ -107,7 +107,10 @@ def _for(c: Compiler, s: For) -> Compiled:
     def turns(g: Gang) -> Iterator[None]:
         """Sets the counter and the mask for each turn."""
         at, before = start(g), g.active
-        for _ in range(ENDLESS):
+        for turn in range(ENDLESS + 1):
+            if turn == ENDLESS:
+                g.report("deadlock", None, name, -1, f"a loop that has not ended after {ENDLESS} turns")
+                break
             more = at < stop(g)
             if not isinstance(more, np.ndarray):
                 if not more:
@@ -132,7 +135,7 @@ def _for(c: Compiler, s: For) -> Compiled:
         for _ in turns(g):
             yield from body.steps(g)
 
-    return Compiled(None, steps) if body.blocking else Compiled(run)
+    return Compiled(None, steps, body.branches) if body.blocking else Compiled(run)
 
 
 def _if(c: Compiler, s: If) -> Compiled:
@@ -160,7 +163,7 @@ def _if(c: Compiler, s: If) -> Compiled:
         for side in sides(g):
             yield from (then if side else orelse).steps(g)
 
-    return Compiled(None, steps) if then.blocking or orelse.blocking else Compiled(run)
+    return Compiled(None, steps, True) if then.blocking or orelse.blocking else Compiled(run)
 
 
 # ---- memory

@@ -147,7 +147,7 @@ def _issue(g: Gang, s: TmaLoad, box: Box, lane: int, to: list[int], ring: str, s
         shared.flight[grains] = 1
         shared.flying += 1
         shared.views[np.dtype(np.uint8)][bytes[:, None] + np.arange(box.bytes)] = 0xFF
-        barrier.coming.append(Landing(wave, s, box, barrier, grains, bytes, inside, number))
+        barrier.coming.append(Landing(wave, s, lane, box.buffer.name, box, barrier, grains, bytes, inside, number))
         barrier.tx -= box.map.bytes
         barrier.at, barrier.lane = s, lane
         wave.rings.bring(g, barrier)
@@ -159,12 +159,15 @@ class Landing:
 
     wave: Wave
     at: S
+    lane: int
+    buffer: str
     box: Box
     barrier: MBarrier
     grains: Array
     bytes: Array
     inside: Array
     number: Array
+    real: bool = True
 
     def __call__(self, g: Gang, phase: int) -> None:
         shared, tensor = self.wave.shared, self.wave.memory.tensors[self.box.map.param]

@@ -54,6 +54,7 @@ class Wave:
         self.streams = 0  # first column of the clocks that belongs to a warpgroup's products
         self.meetings: dict[object, Meeting] = {}
         self.clock = 0
+        self.used: dict[tuple[int, int], tuple[int, S, int]] = {}  # (block, warp of another) -> its last use
         self.talking = talking  # blocks tell one another by atomics
         self.partial = bool(kernel.rings)
         self.warps = self.room // 32
@@ -73,6 +74,19 @@ class Wave:
         if self.talking:
             columns = (self.blocks[:, None] * self.warps + np.arange(self.warps)).reshape(-1)
             self.clocks.fence_device(g.running_warps(), columns)
+
+    def uses(self, g: Gang, lanes: Positions, blocks: Array) -> None:
+        """Threads use the shared memory of other blocks of the cluster, which must not have ended."""
+        for lane, block in zip(lanes.tolist(), blocks.tolist(), strict=True):
+            self.used[block, lane >> 5] = int(self.clocks.epoch[lane >> 5]), g.at, lane
+
+    def check_ends(self) -> None:
+        """A block ends after every use of its memory by others: one of its warps has waited for it."""
+        for (block, warp), (epoch, at, lane) in self.used.items():
+            rows = self.clocks.seen[block * self.warps : (block + 1) * self.warps]
+            if rows[:, self.clocks.column[warp]].max() < epoch:
+                detail = f"block {block} of the cluster may have ended before"
+                self.report("block ended", at, lane, "", -1, detail)
 
     def tell_atomic(self, g: Gang, pos: Positions, news: dict[object, Ints], keys: list[object]) -> None:
         """Atomics of threads on locations: what earlier ones told, and what these tell."""

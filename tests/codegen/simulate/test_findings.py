@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,17 @@ from emmy.ir.kernel import (
     Barrier,
     Bin,
     Buffer,
+    Builtin,
+    ClusterBarrier,
+    CopyArrive,
+    Cursor,
     Declare,
     DependentWait,
     Elem,
     Fence,
     For,
     If,
+    InitRings,
     Kernel,
     Let,
     Lit,
@@ -33,6 +39,9 @@ from emmy.ir.kernel import (
     NamedBarrier,
     Param,
     Place,
+    Ring,
+    RingArrive,
+    RingWait,
     Role,
     Roles,
     S,
@@ -351,7 +360,7 @@ def test_named_barriers_hand_memory_over() -> None:
 def test_a_named_barrier_that_nobody_else_reaches() -> None:
     f = only(handed((), (NamedBarrier(i32(1), 64),)), {"y": 32})
     assert f.kind == "deadlock"
-    assert "read (block 0, warps 1..1) waits for named barrier 1 (64 threads)" in f.detail
+    assert "read (block 0, warp 1) waits for named barrier 1 (64 threads)" in f.detail
 
 
 def test_roles_without_a_barrier_race() -> None:
@@ -365,6 +374,86 @@ def test_too_many_arrivals() -> None:
     twice = NamedBarrier(i32(1), 48, arrive=True)
     assert ("wrong arrivals", "") in found(handed((twice, twice), ()), {"y": 32})
     assert arrive != twice
+
+
+# ---- rings that cp.async fills
+
+
+RING = Ring("ring", 1, 32, 1)
+
+
+def copied(arrive: tuple[S, ...] = (CopyArrive("fill"),), wait: tuple[S, ...] = (RingWait("use", "full"),)) -> Kernel:
+    cell = mod(TID, 32)
+    at = mul(cell, 4)
+    fill = (AsyncCopy(s(at), x(at), 16), *arrive)
+    read = (*wait, Load("w", "f32", s(sub(127, cell))), Store(y(cell), Var("w", "f32")))
+    body = (
+        InitRings(),
+        Cursor("fill", "ring"),
+        Cursor("use", "ring"),
+        Barrier(),
+        Roles((Role("fill", 1, 0, fill), Role("read", 1, 0, read))),
+    )
+    return kernel(*body, rings=(RING,))
+
+
+def test_copies_arrive_on_a_ring() -> None:
+    for seed in range(4):
+        simulation = run(copied(), {"y": 32}, seed)
+        assert simulation.findings == ()
+        assert simulation.outputs["y"].tolist() == list(range(127, 95, -1))
+
+
+def test_an_arrival_that_does_not_wait_for_the_copies() -> None:
+    assert ("read before wait", "s") in found(copied((RingArrive("fill", "full"),)), {"y": 32})
+
+
+def test_copies_on_a_ring_that_nobody_waits_for() -> None:
+    kinds = {f.kind for seed in range(6) for f in run(copied(wait=()), {"y": 32}, seed).findings}
+    assert {"read before wait", "never waited"} <= kinds
+
+
+# ---- warps of a role
+
+
+def test_warps_of_a_role_wait_alone() -> None:
+    """The second warp of a role frees the first one, which waits inside of an `if`."""
+    one, two = (NamedBarrier(i32(1), 64, arrive) for arrive in (False, True))
+    warp = div(TID, 32)
+    body = (If(compare("==", warp, 0), (one,)), If(compare("==", warp, 1), (two,)), READ, Store(y(TID), V))
+    assert not found(kernel(Roles((Role("both", 2, 0, body),))))
+
+
+# ---- clusters
+
+
+def neighbour(*after: S) -> Kernel:
+    """Each of two blocks reads the other's shared memory."""
+    other = sub(1, Builtin("cluster_rank"))
+    there = Place("shared", "s", (TID,), "f32", other)
+    body = (
+        Load("v", "f32", x(ID)), Store(s(TID), V), ClusterBarrier(), Load("w", "f32", there),
+        Store(y(ID), Var("w", "f32")), *after,
+    )  # fmt: skip
+    return kernel(*body, blocks=4, cluster=(2, 1, 1))
+
+
+def test_blocks_of_a_cluster_read_one_another() -> None:
+    simulation = run(neighbour(ClusterBarrier()))
+    assert simulation.findings == ()
+    assert simulation.outputs["y"].tolist() == [*range(64, 128), *range(64), *range(192, 256), *range(128, 192)]
+
+
+def test_a_block_that_ends_while_another_may_read_it() -> None:
+    f = only(neighbour())
+    assert (f.kind, f.statement.split(" = ")[0]) == ("block ended", "w")
+
+
+def test_blocks_of_a_cluster_race() -> None:
+    k = neighbour(ClusterBarrier())
+    body = tuple(Barrier() if isinstance(t, ClusterBarrier) else t for t in k.body)
+    kinds = {f.kind for seed in range(4) for f in run(replace(k, body=body), seed=seed).findings}
+    assert kinds & {"shared race", "uninitialized read"}
 
 
 # ---- atomics
