@@ -5,7 +5,7 @@
     places     parameters and shared buffers exist and have the place's type and dimensions; vectors are 1 to 16 bytes
     barriers   every thread of the block reaches them; every lane of the warp reaches shuffles, ldmatrix and mma; every
                thread of the warpgroup reaches wgmma
-    copies     what cp.async brings is read only after a wait and a barrier
+    copies     what cp.async brings is read only after a wait and a barrier, and its slot refilled after its last read
     rings      arrivals and bytes of a phase add up; waits stand before reads and refills (`emmy.ir.verify.order`)
     matrices   fragments have the registers that the instruction takes; matrices and boxes lie where descriptors and
                tensor maps can say it
@@ -34,13 +34,14 @@ from emmy.ir.target import Target
 from emmy.ir.verify.control import Checker, check_threads
 from emmy.ir.verify.counts import check_named, check_rings
 from emmy.ir.verify.facts import KernelError, Spread, failure
+from emmy.ir.verify.landing import check_landing
 from emmy.ir.verify.matrices import check_map
 from emmy.ir.verify.order import check_order
 from emmy.ir.verify.since import SINCE, features, kernel_features
 from emmy.ir.verify.threads import paths
 
-# kernels without any of these have nothing in flight but cp.async, which the walk over their statements follows
-_ASYNCHRONOUS: Final = (InitRings, NamedBarrier, TmaStore, Wgmma)
+# kernels without any of these have nothing in flight
+_ASYNCHRONOUS: Final = (AsyncCopy, InitRings, NamedBarrier, TmaStore, Wgmma)
 __all__ = ["KernelError", "Spread", "check_target", "verify"]
 
 
@@ -65,6 +66,7 @@ def _check_paths(kernel: Kernel) -> None:
     check_rings(kernel, held)
     for path in ways:
         check_order(kernel, path)
+        check_landing(kernel, path)
 
 
 def check_target(kernel: Kernel, target: Target) -> None:

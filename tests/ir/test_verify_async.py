@@ -8,8 +8,11 @@ from dataclasses import replace
 import pytest
 
 from emmy.codegen.expr import add, i32
+from emmy.codegen.lower import lower
 from emmy.ir.kernel import (
     Advance,
+    AsyncCommit,
+    AsyncWait,
     Barrier,
     Bin,
     Buffer,
@@ -23,6 +26,7 @@ from emmy.ir.kernel import (
     InitRings,
     Kernel,
     Layout,
+    Let,
     Lit,
     Matrix,
     NamedBarrier,
@@ -48,8 +52,10 @@ from emmy.ir.kernel import (
 )
 from emmy.ir.kernel.layout import swizzle_of
 from emmy.ir.loop import const
+from emmy.ir.schedule import Row
 from emmy.ir.target import target
 from emmy.ir.verify_kernel import KernelError, verify
+from tests.bodies import linear
 from tests.codegen.hopper_fixture import hopper_gemm
 
 CARD = target("sm_90a")
@@ -318,3 +324,45 @@ def _alone(body: tuple[S, ...]) -> Kernel:
     k = gemm()
     names = (Declare("acc", "f32", count=32), Declare("other", "f32", count=32))
     return replace(k, body=(k.body[0], *names, *body), rings=(), maps=(), threads=128)
+
+
+# ---- cp.async
+
+
+def staged() -> Kernel:
+    """A product by mma.sync whose tiles three stages of cp.async bring."""
+    row = Row.parse("WORK=w2x2,TILE=mma_m16n8k16_bf16_f32/f2x2/k2,REDUCE=,STAGE=d3/smem-async,RASTER=")
+    return lower(linear(512, 512, 512, "bf16"), "mma", row, target("sm_80"), "k_staged")
+
+
+def test_stages_of_copies_pass() -> None:
+    verify(staged(), target("sm_80"))
+
+
+STAGED: dict[str, tuple[Callable[[], Kernel], str]] = {
+    "a wait for one group less": (
+        lambda: edited(staged(), lambda s: (AsyncWait(2),) if s == AsyncWait(1) else (s,)),
+        "_tile is read before its copies are waited for"),
+    "no wait in the loop": (
+        lambda: edited(staged(), lambda s: (replace(s, body=tuple(t for t in s.body if t != AsyncWait(1))),)
+                       if isinstance(s, For) else (s,)), "_tile is read before its copies are waited for"),
+    "no barrier in the loop": (
+        lambda: edited(staged(), lambda s: (replace(s, body=tuple(t for t in s.body if t != Barrier())),)
+                       if isinstance(s, For) else (s,)),
+        "_tile is read before a barrier follows|_tile is refilled and no barrier"),
+    "a refill of the slot in use": (
+        lambda: edited(staged(), lambda s: (replace(s, value=Var("slot", "i32")),)
+                       if isinstance(s, Let) and s.name == "fill" else (s,)),
+        "_tile is refilled and no barrier follows its last read"),
+    "a tile written over copies": (
+        lambda: edited(staged(), lambda s: (s, Store(
+            Place("shared", "a_tile", (i32(0), i32(0), i32(0)), "bf16"), Lit(0.0, "f32")))
+            if s == AsyncCommit() else (s,)), "a_tile is written while copies to it are in flight"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STAGED)
+def test_what_is_broken_about_copies_is_named(name: str) -> None:
+    build, says = STAGED[name]
+    with pytest.raises(KernelError, match=says):
+        verify(build(), target("sm_80"))

@@ -53,7 +53,7 @@ from emmy.ir.kernel import (
     walk,
 )
 from emmy.ir.verify.facts import failure, names_in
-from emmy.ir.verify.threads import Mask, Path, Step, Unknown
+from emmy.ir.verify.threads import Mask, Path, Slots, Step, slots
 
 _RING: Final = (RingWait, RingArrive, CopyArrive, TmaLoad)
 _SYNC: Final = (Barrier, ClusterBarrier, NamedBarrier, WarpSync)
@@ -73,7 +73,7 @@ class Sent:
     """A box that TMA reads: the buffer, and where in it (None: not known)."""
 
     buffer: str
-    where: frozenset[tuple[int, ...]] | None
+    where: Slots
 
 
 def check_order(kernel: Kernel, path: Path) -> None:
@@ -261,7 +261,7 @@ class _Order:
             self.apart = {}
         elif isinstance(s, TmaStore):
             self.visible(step, s.src.buffer)
-            self.sending.append(Sent(s.src.buffer, _where(step, s.src)))
+            self.sending.append(Sent(s.src.buffer, slots(step, s.src)))
         elif isinstance(s, BulkCommit):
             self.sent.append(self.sending)
             self.sending = []
@@ -280,31 +280,16 @@ class _Order:
     def write(self, step: Step, p: Place) -> None:
         if p.space == "global":
             return
-        where, s = _where(step, p), step.statement
+        where, s = slots(step, p), step.statement
         pending = [x for group in (*self.sent, self.sending) for x in group if x.buffer == p.buffer]
         shape = next(b.shape for b in self.k.shared if b.name == p.buffer)
-        slots = int(np.prod(shape[:-2])) if len(shape) > 2 else 1
+        count = int(np.prod(shape[:-2])) if len(shape) > 2 else 1
         for x in pending:
             meet = x.where is not None and where is not None and bool(x.where & where)
-            if meet or ((x.where is None or where is None) and len(pending) >= slots):
+            if meet or ((x.where is None or where is None) and len(pending) >= count):
                 raise self.fail(s, f"{p.buffer} is written while a TMA store may still read it")
         self.written[p.buffer] = step.threads
         self.apart.pop(p.buffer, None)
-
-
-def _where(step: Step, p: Place) -> frozenset[tuple[int, ...]] | None:
-    """The leading indices that the threads name (all but row and column)."""
-    if step.threads is None:
-        return None
-    found = []
-    for x in p.index[:-2]:
-        v = step.number(x)
-        if isinstance(v, Unknown):
-            return None
-        found.append(np.broadcast_to(v, step.threads.shape)[step.threads])
-    if not found:
-        return frozenset({()})
-    return frozenset(tuple(int(i) for i in at) for at in np.unique(np.stack(found, axis=1), axis=0))
 
 
 def _arrays(s: S) -> set[str]:

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from emmy.ir.kernel import (
     Advance,
     Assign,
+    AsyncCommit,
+    AsyncWait,
     Barrier,
     Bin,
     Builtin,
@@ -32,6 +34,7 @@ from emmy.ir.kernel import (
     Let,
     Lit,
     NamedBarrier,
+    Place,
     RingArrive,
     RingWait,
     Roles,
@@ -67,7 +70,7 @@ _OPS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 }  # fmt: skip
 _INTEGERS: Final = ("i32", "i64", "u32", "u64", "bool")
 _TILES: Final = (Advance, RingWait, RingArrive, CopyArrive, TmaLoad, TmaStore)
-_ORDER: Final = (*_TILES, Barrier, NamedBarrier, Wgmma, WgmmaCommit, WgmmaWait)
+_ORDER: Final = (*_TILES, AsyncCommit, AsyncWait, Barrier, NamedBarrier, Wgmma, WgmmaCommit, WgmmaWait)
 _WHOLE: Final = 16  # rounds of a loop that moves tiles, up to which all of them are followed
 
 
@@ -143,26 +146,45 @@ def _opaque(*of: Known) -> Unknown:
     return Unknown.UNIFORM if same else Unknown.VARYING
 
 
+# leading indices of a shared buffer (all but row and column); None where they are not known
+Slots = frozenset[tuple[int, ...]] | None
+
+
+def slots(step: Step, p: Place) -> Slots:
+    """Those that the step's threads name."""
+    if step.threads is None or p.space == "global":
+        return None
+    found = []
+    for x in p.index[:-2]:
+        v = step.number(x)
+        if isinstance(v, Unknown):
+            return None
+        found.append(np.broadcast_to(v, step.threads.shape)[step.threads])
+    if not found:
+        return frozenset({()})
+    return frozenset(tuple(int(i) for i in at) for at in np.unique(np.stack(found, axis=1), axis=0))
+
+
 # ---- paths
 
 
 def paths(kernel: Kernel) -> Iterator[Path]:
     """Two for every role: conditions that are not known hold on the first and do not on the second."""
     split = next((s for s in kernel.body if isinstance(s, Roles)), None)
-    everyone = np.ones(kernel.threads, bool)
     for taken in (True, False):
-        if split is None:
-            yield Path("", tuple(_Walk(kernel, taken, 0).block(kernel.body, everyone, False)))
-            continue
-        for k, role in enumerate(split.roles):
-            yield Path(role.name, tuple(_Walk(kernel, taken, k).block(kernel.body, everyone, False)))
+        for k, name in enumerate([""] if split is None else [r.name for r in split.roles]):
+            yield Path(name, tuple(_Walk(kernel, taken, k).whole()))
 
 
 class _Walk:
     def __init__(self, kernel: Kernel, taken: bool, role: int) -> None:
-        self.taken, self.role, self.threads = taken, role, kernel.threads
+        self.taken, self.role, self.threads, self.body = taken, role, kernel.threads, kernel.body
         self.env: dict[str, Known] = {p.name: Unknown.UNIFORM for p in kernel.params if p.role == "size"}
         self.env["tid"] = np.arange(kernel.threads)
+        self.everyone = np.ones(kernel.threads, bool)
+
+    def whole(self) -> Iterator[Step]:
+        yield from self.block(self.body, self.everyone, False)
 
     def block(self, body: tuple[S, ...], threads: Mask | None, cut: bool) -> Iterator[Step]:
         for s in body:
@@ -174,18 +196,30 @@ class _Walk:
                 first = 32 * sum(r.warps for r in s.roles[: self.role])
                 numbers = np.arange(self.threads)
                 inside = (numbers >= first) & (numbers < first + 32 * s.roles[self.role].warps)
+                before, self.everyone = self.everyone, inside
                 yield from self.block(s.roles[self.role].body, inside, cut)
+                self.everyone = before
             else:
-                self.bind(s)
+                self.bind(s, threads)
                 yield Step(s, threads, self.env, cut)
 
-    def bind(self, s: S) -> None:
+    def bind(self, s: S, threads: Mask | None) -> None:
         """The environment is replaced, never changed: steps keep theirs."""
         if isinstance(s, Let):
             self.env = {**self.env, s.name: number(s.value, self.env)}
-        elif isinstance(s, Declare | Assign):
-            name = s.name if isinstance(s, Declare) else s.target.name if isinstance(s.target, Var) else ""
-            self.env = {**self.env, name: Unknown.VARYING}
+        elif isinstance(s, Declare) and s.count is None:
+            value = Unknown.VARYING if s.init is None else number(s.init, self.env)
+            self.env = {**self.env, s.name: value}
+        elif isinstance(s, Assign) and isinstance(s.target, Var):
+            # under a condition that some threads do not meet, those keep what they have
+            value = number(s.value, self.env) if threads is self.everyone else Unknown.VARYING
+            self.env = {**self.env, s.target.name: value}
+
+    def forget(self, body: tuple[S, ...]) -> None:
+        """What a loop assigns is not known after it, unless all of its rounds have been followed."""
+        names = {s.target.name for s in walk(body) if isinstance(s, Assign) and isinstance(s.target, Var)}
+        if names:
+            self.env = {**self.env, **dict.fromkeys(names, Unknown.VARYING)}
 
     def loop(self, s: For, threads: Mask | None, cut: bool) -> Iterator[Step]:
         start, stop, step = (_constant(number(x, self.env)) for x in (s.start, s.stop, s.step))
@@ -204,15 +238,20 @@ class _Walk:
             cut = True
         if not any(isinstance(i, _ORDER) for i in inside):
             rounds = rounds[:1]
+            self.forget(s.body)
         for at in rounds:
             self.env = {**self.env, s.var.name: at}
             yield from self.block(s.body, threads, cut)
+        if cut:
+            self.forget(s.body)
 
     def branch(self, s: If, threads: Mask | None, cut: bool) -> Iterator[Step]:
         cond = number(s.cond, self.env)
         if isinstance(cond, Unknown):
             some = threads if cond is Unknown.UNIFORM else None
-            yield from self.block(s.then if self.taken else s.orelse, some, cut)
+            body = s.then if self.taken else s.orelse
+            yield from self.block(body, some, cut)
+            self.forget((*s.then, *s.orelse))
             return
         for body, holds in ((s.then, cond.astype(bool)), (s.orelse, ~cond.astype(bool))):
             some = None if threads is None else threads & holds
