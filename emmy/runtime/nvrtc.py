@@ -19,6 +19,8 @@ from emmy.runtime.elf import entries
 # multiply-add contraction stays on, as in nvcc; nothing that loosens division, square roots or denormals
 OPTIONS: Final = ("--std=c++17", "--ptxas-options=-v")
 _ERRORS_SHOWN: Final = 3
+# wgmma made synchronous (C7510 and others), waits put in (C7517), setmaxnreg without effect (C7508)
+_COSTLY: Final = re.compile(r"Potential Performance Loss|wait_group is injected")
 _RESERVED_SMEM: Final = 1024  # of each block from compute capability 9.0 on, for the system
 
 
@@ -43,6 +45,14 @@ class Compiled:
     registers: int
     spill_bytes: int
     static_smem: int
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the assembler says that it did to asynchronous products or to registers of roles, at the cost of speed.
+
+        A kernel that is right by the rules of its instructions has none.
+        """
+        return tuple(line for line in self.log.splitlines() if _COSTLY.search(line))
 
 
 def nvrtc_version() -> str:

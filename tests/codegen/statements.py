@@ -291,7 +291,7 @@ CASES: dict[str, Case] = {
     "wgmma e4m3": case("wgmma", product("f8e4m3"),
                        f"wgmma_m64n64k32_f8e4m3_kk(&acc[0], wgmma_matrix(s_f8e4m3, 0, {FIELDS}),"
                        f" wgmma_matrix(s_f8e4m3, 0, {FIELDS}));", before=(ACC, WgmmaFence()), after=DONE),
-    "wgmma commit": case("wgmma", WgmmaCommit(), "wgmma_commit();"),
+    "wgmma commit": case("wgmma", WgmmaCommit(), "wgmma_commit();", after=(WgmmaWait(0),)),
     "wgmma wait": case("wgmma", WgmmaWait(0), "wgmma_wait<0>(); settled(acc);",
                        before=(ACC, WgmmaFence(), product("bf16"), WgmmaCommit())),
     "wgmma wait for an earlier group": case(

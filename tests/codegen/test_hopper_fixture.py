@@ -14,7 +14,7 @@ from emmy.ir.kernel import Kernel
 from emmy.ir.show_kernel import show_kernel
 from emmy.ir.target import target
 from emmy.ir.verify_kernel import verify
-from emmy.runtime.nvrtc import Compiled, Job, compile_many
+from emmy.runtime.nvrtc import Compiled, Job, compile_job, compile_many
 from tests.codegen.hopper_fixture import hopper_gemm
 
 CARD = target("sm_90a")
@@ -47,11 +47,20 @@ def test_it_compiles_without_the_notes_that_cost_its_speed() -> None:
     built = compile_many([Job(source(k), k.name, "sm_90a") for k in KERNELS.values()])
     for (name, kernel), binary in zip(KERNELS.items(), built, strict=True):
         assert isinstance(binary, Compiled), f"{name}: {binary}"
-        notes = [line for line in binary.log.splitlines() if re.search("serialized|ignored|warning", line)]
-        assert notes == [], name
+        assert binary.notes == () and "warning" not in binary.log, name
         assert binary.spill_bytes == 0, name
         # what the roles' registers are counted from
         assert binary.registers <= kernel.launch_registers, name
+
+
+@pytest.mark.nvrtc
+def test_what_costs_its_speed_is_noted() -> None:
+    unbounded = re.sub(r"__launch_bounds__\(.*?\)", "", source(KERNELS["two groups"]))
+    (note,) = compile_job(Job(unbounded, "k_hopper", "sm_90a")).notes
+    assert "'setmaxnreg' ignored" in note
+    unwaited = re.sub(r"wgmma_wait<0>\(\);", "", source(KERNELS["direct"]))
+    (note,) = compile_job(Job(unwaited, "k_hopper", "sm_90a")).notes
+    assert "wait_group is injected" in note
 
 
 @pytest.mark.parametrize(

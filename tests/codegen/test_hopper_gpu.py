@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from emmy.codegen.cuda import source
+from emmy.codegen.cuda_async import WATCHED
 from emmy.ir.graph import Output, Ref
 from emmy.ir.kernel import Kernel
 from emmy.ir.loop import Tensor as Type
@@ -42,7 +43,7 @@ def hopper() -> None:
 def launch(k: Kernel, name: str, operands: tuple[str, str], result: str) -> KernelLaunch:
     k = replace(k, name=name)
     return KernelLaunch(
-        name, operands, (result,), (), k.grid, k.threads, k.dynamic_smem, source(k), "", "test", "",
+        name, operands, (result,), (), k.grid, k.threads, k.dynamic_smem, source(k, WATCHED), "", "test", "",
         maps=tensor_maps(k), cluster=k.cluster, dependent=k.dependent,
     )  # fmt: skip
 
