@@ -6,8 +6,9 @@ subscribe to it, and nothing else observes.
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -18,11 +19,12 @@ from emmy.egraph.egg import rules_in
 from emmy.egraph.fusion import Launch
 from emmy.egraph.model import Limits, ModelGraph, saturate
 from emmy.egraph.naming import Names, unique
-from emmy.errors import EmmyError, LoweringError, UsageError
+from emmy.errors import EmmyError, LoweringError, StoreError, UsageError
 from emmy.extract.choice import Candidate, Choice, Unmade
 from emmy.extract.evidence import predicted_share, require_measured
 from emmy.extract.lookup import evidence_for_compile
 from emmy.extract.records import Regime, Snapshot
+from emmy.extract.store import Store
 from emmy.ir.graph import Ref
 from emmy.ir.kernel import Kernel
 from emmy.ir.plan import Plan
@@ -178,17 +180,22 @@ def saturate_program(
     if options.strict_evidence:
         require_measured((c.name, c.priced.decision) for c in chosen if isinstance(c, Chosen) and not c.at_build)
     notes = (*program.notes, *model.notes, *lost)
-    return Saturation(
+    found = Saturation(
         program, options, tensor, model, selection, choice, tuple(chosen), plan, names, regime, clock.seconds,
         notes, builder.compiled,
     )  # fmt: skip
+    return found if options.pins or options.place else _as_measured(found, cache)
 
 
 def choose_again(
-    s: Saturation, evidence: Snapshot, regime: Regime | None = None, cache: CubinCache | None = None
-) -> Saturation:
-    """The same program with its launches and rows chosen on other evidence (in another regime, where one is given)."""
-    selection = s.selection.informed(evidence, regime or s.regime)
+    s: Saturation, evidence: Snapshot, regime: Regime | None = None, cache: CubinCache | None = None,
+    only: Mapping[str, tuple[str, str]] | None = None,
+) -> Saturation:  # fmt: skip
+    """The same program with its launches and rows chosen on other evidence (in another regime, where one is given).
+
+    `only` names the bodies that may run, each with its (family, row).
+    """
+    selection = s.selection.informed(evidence, regime or s.regime, only)
     names = Names(s.program.graph, s.tensor, s.model.numbering)
     builder = _Kernels(s.program, s.tensor, s.model, selection, names, s.options, cache)
     choice, chosen = builder.settle()
@@ -197,6 +204,49 @@ def choose_again(
         s, selection=selection, choice=choice, chosen=tuple(chosen), plan=plan, names=names, regime=selection.regime,
         compiled=builder.compiled,
     )  # fmt: skip
+
+
+def pieces_of(chosen: Iterable[Chosen | ChosenOpaque]) -> tuple[str, ...]:
+    """`body family row` of every launch that is a kernel of ours and runs at each call, in order."""
+    ours = [c.priced for c in chosen if isinstance(c, Chosen) and not c.at_build]
+    return tuple(f"{p.body.hash} {p.scheduled.family} {p.scheduled.row.text}" for p in ours)
+
+
+def program_key(program: Program, options: Options, regime: Regime) -> str:
+    """Identity of what is compiled, for which card and under which restrictions; the user's file and lines left out."""
+    g = program.graph
+    nodes = [(n.name, n.op, n.args, n.kwargs, n.results) for n in g.nodes]
+    asked = (options.target.arch, [p.text for p in options.pins], options.place, sorted(options.held))
+    text = repr((g.inputs, nodes, g.outputs, g.sizes, asked, regime))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _as_measured(s: Saturation, cache: CubinCache | None) -> Saturation:
+    """The plan that was faster when whole plans of this program were timed, where that is another than the chosen one.
+
+    Only plans that were timed as a whole are compared: a sum of launches says less.
+    """
+    try:
+        found = Store(s.options.database).routings(program_key(s.program, s.options, s.regime))
+    except StoreError:  # the lost tier was reported when the evidence was read
+        return s
+    newest = {r.pieces: r.total for r in found}
+    mine = pieces_of(s.chosen)
+    best = min(newest, key=lambda p: (newest[p], p), default=mine)
+    if mine not in newest or newest[best] >= newest[mine]:
+        return s
+    only = {}
+    for piece in best:
+        body, family, row = piece.split(" ", 2)
+        only[body] = (family, row)
+    for c in s.launches:
+        if c.at_build:
+            only.setdefault(c.priced.body.hash, (c.priced.scheduled.family, c.priced.scheduled.row.text))
+    try:
+        other = choose_again(s, s.selection.evidence, cache=cache, only=only)
+    except (LoweringError, Unmade) as e:
+        return replace(s, notes=(*s.notes, f"the plan that was faster as a whole cannot be made again: {e.what}"))
+    return other if pieces_of(other.chosen) == best else s
 
 
 def opaque_candidates(s: Saturation) -> list[Candidate]:
@@ -396,5 +446,6 @@ class _Kernels:
 
 
 __all__ = [
-    "Observer", "Options", "Saturation", "choose_again", "opaque_candidates", "regime_of", "saturate_program",
+    "Observer", "Options", "Saturation", "choose_again", "opaque_candidates", "pieces_of", "program_key", "regime_of",
+    "saturate_program",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ search runs again until every launch of the cheapest plan has a real cost.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -73,6 +73,8 @@ class Selection:
     time_limit: float = 30.0
     # keep launches that their roofline rules out: what was asked for (a pin, `fuse`) may be among them
     unpruned: bool = False
+    # where given, only these bodies run, each by its (family, row): a plan that was measured as a whole
+    only: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     rows: dict[str, list[Scheduled]] = field(default_factory=dict)
     declined: dict[str, dict[str, str]] = field(default_factory=dict)
     enodes: int = 0
@@ -93,6 +95,8 @@ class Selection:
     def forms(self, launch: Launch) -> tuple[Body, ...]:
         """The bodies that a launch may run: as the loop rules improved it, and as composed where that is less work."""
         best = self.model.loops.best(launch.body)
+        if self.only:
+            return tuple(b for b in dict.fromkeys((launch.body, best)) if b.hash in self.only)
         if best is launch.body:
             return (best,)
         improved, composed = (roofline(self.work(b), self.target) for b in (best, launch.body))
@@ -101,13 +105,13 @@ class Selection:
     def candidates(self) -> list[Launch]:
         """Closed launches that can be part of a good plan, by their rooflines."""
         if self._candidates is None:
-            closed = self.model.closed
+            closed = [l for l in self.model.closed if not self.only or self.forms(l)]
             bound = {l.id: min(map(self.bound, self.forms(l))) for l in closed}
             best: dict[int, float] = {}
             for l in sorted(closed, key=lambda l: l.id):
                 parts = sum(best.get(p, float("inf")) for p in l.parents) if l.parents else float("inf")
                 best[l.id] = min(bound[l.id], parts)
-            self._candidates = [l for l in closed if self.unpruned or bound[l.id] <= best[l.id]]
+            self._candidates = [l for l in closed if self.unpruned or self.only or bound[l.id] <= best[l.id]]
         return self._candidates
 
     def schedule(self, bodies: Iterable[Body]) -> None:
@@ -119,7 +123,7 @@ class Selection:
         self.rows.update(found.rows)
         self.declined.update(found.declined)
         self.enodes += found.enodes
-        self.made += found.made
+        self.made = self.made + found.made
 
     def legal(self, body: Body) -> list[Scheduled]:
         """Every legal schedule of a body."""
@@ -145,6 +149,8 @@ class Selection:
         if body.hash in self.priced:
             return self.priced[body.hash]
         rows = [s for s in self.rows[body.hash] if (body.hash, s.family, s.row.text) not in self.refused]
+        if self.only:
+            rows = [s for s in rows if (s.family, s.row.text) == self.only[body.hash]]
         pinned = [s for s in rows if any(p.matches(s.row) for p in self.pins)] if self.pins else []
         rows = pinned or rows
         self.priced[body.hash] = self._best(body, rows) if rows else None
@@ -212,11 +218,13 @@ class Selection:
                 found.append((p.decision.cost * (1.0 if self._honours(p) else UNPINNED), b.hash, b))
         return (min(found)[0], min(found)[2]) if found else None
 
-    def informed(self, evidence: Snapshot, regime: Regime) -> Selection:
+    def informed(
+        self, evidence: Snapshot, regime: Regime, only: Mapping[str, tuple[str, str]] | None = None
+    ) -> Selection:
         """The same search with other evidence: schedules are kept, prices are not."""
         return replace(
-            self, evidence=evidence, regime=regime, rows=dict(self.rows), declined=dict(self.declined), refused={},
-            priced={}, _guesses={}, _bias=None,
+            self, evidence=evidence, regime=regime, only=only or {}, rows=dict(self.rows), declined=dict(self.declined),
+            refused={}, priced={}, _candidates=None, _guesses={}, _bias=None,
         )  # fmt: skip
 
     def refuse(self, priced: Priced, reason: str) -> None:
@@ -335,13 +343,13 @@ class Selection:
             priced=dict(self.priced), made=Counter(self.made),
         )  # fmt: skip
 
-    def without(self, opaque: Iterable[Candidate], dropped: Collection[int]) -> Choice | None:
-        """The cheapest plan that is found greedily and uses none of these launches; None where there is none.
+    def plan_of(self, opaque: Iterable[Candidate], launches: Iterable[Launch], limit: float) -> Choice | None:
+        """The cheapest plan of these launches alone, sought for `limit` seconds; None where they make none.
 
         Launches whose bodies were not scheduled count with their guesses.
         """
         try:
-            return self._choose(list(opaque), [l for l in self.candidates() if l.id not in dropped], "", 0.0)
+            return self._choose(list(opaque), list(launches), "", limit)
         except Unmade:
             return None
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import typer
 
+from emmy.cli.bench import BenchOptions, bench_command
 from emmy.cli.compile import CompileOptions, compile_command
 from emmy.cli.db import db_app
 from emmy.cli.doctor import DoctorOptions, doctor_command
@@ -19,6 +20,7 @@ from emmy.cli.options import with_options
 from emmy.cli.run import RunOptions, run_command
 from emmy.cli.saturate import SaturateOptions, saturate_command
 from emmy.cli.simulate import SimulateOptions, simulate_command
+from emmy.cli.tune import TuneCommand, tune_command
 from emmy.errors import EmmyError, UsageError
 
 app = typer.Typer(
@@ -32,6 +34,8 @@ app = typer.Typer(
 app.command("saturate")(with_options(saturate_command, SaturateOptions))
 app.command("compile")(with_options(compile_command, CompileOptions))
 app.command("run")(with_options(run_command, RunOptions))
+app.command("tune")(with_options(tune_command, TuneCommand))
+app.command("bench")(with_options(bench_command, BenchOptions))
 app.command("simulate")(with_options(simulate_command, SimulateOptions))
 app.command("doctor")(with_options(doctor_command, DoctorOptions))
 app.command("ops")(with_options(ops_command, OpsOptions))

@@ -203,6 +203,18 @@ class Store:
 
         return self._read(batch, Snapshot())
 
+    def routings(self, program: str) -> list[Routing]:
+        """Plans of a program that were timed as a whole, oldest first."""
+
+        def batch(connection: DuckDBPyConnection) -> list[Routing]:
+            if version_of(connection) < 2:
+                return []
+            query = "SELECT * FROM routing WHERE program = ? ORDER BY taken, total"
+            rows = connection.execute(query, [program]).fetchall()
+            return [Routing(r[0], tuple(json.loads(r[1])), r[2], r[3], r[4]) for r in rows]
+
+        return self._read(batch, [])
+
     def kernels(self) -> list[KernelRecord]:
         def batch(connection: DuckDBPyConnection) -> list[KernelRecord]:
             rows = connection.execute("SELECT * FROM kernel ORDER BY body").fetchall()

@@ -107,7 +107,13 @@ def launch_json(kernel: Kernel, source_id: str, buffers: Sequence[str], sizes: M
         "kernel": source_id, "args": list(buffers), "sizes": [sizes[p.name] for p in kernel.params if p.role == "size"],
         "grid": [integer(e, sizes) for e in kernel.grid], "block": kernel.threads, "smem": kernel.dynamic_smem,
     }  # fmt: skip
-    return {**launch, "maps": maps} if maps else launch
+    if maps:
+        launch["maps"] = maps
+    if kernel.cluster != (1, 1, 1):
+        launch["cluster"] = list(kernel.cluster)
+    if kernel.dependent:
+        launch["dependent"] = True
+    return launch
 
 
 def make_group(

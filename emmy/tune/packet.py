@@ -18,16 +18,19 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from emmy.errors import PacketError
-from emmy.ir.target import Target
+from emmy.errors import EmmyError, PacketError
+from emmy.extract.records import Failure, Measurement, PlanMeasurement, Regime, Sizes
+from emmy.extract.store import Store
+from emmy.ir.target import Target, target_of_gpu
 from emmy.tune import runner
-from emmy.tune.groups import Group
+from emmy.tune.groups import Group, Source
+from emmy.tune.record import INNOCENT, failure_of, measurements_of
 from emmy.tune.runner import BadPacket, read_manifest
 
 Json = dict[str, Any]
@@ -35,26 +38,34 @@ _AGAIN: Final = "write it again with `emmy tune --packet-only`"
 _RESULTS: Final = "measure the packet again with `emmy bench`"
 
 
-def write_packet(folder: Path, groups: Sequence[Group], target: Target, numerics: str = "") -> int:
-    """Write a packet into a new or empty folder; how many candidates it has.  PacketError where the folder is taken."""
+def write_packet(
+    folder: Path, groups: Sequence[Group], target: Target, numerics: str = "",
+    plans: Sequence[tuple[Json, Mapping[str, Source]]] = (),
+) -> int:  # fmt: skip
+    """Write a packet into a new or empty folder; how many candidates it has.  PacketError where the folder is taken.
+
+    `plans` are groups of whole plans (`emmy.tune.plans.plan_group`), measured last.
+    """
     if folder.exists() and any(folder.iterdir()):
         raise PacketError(f"{folder} is not empty", "name another folder, or remove it")
     for name in ("sources", "data"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     sources = {}
-    for s in {s.id: s for g in groups for s in g.sources.values()}.values():
+    held = [*(g.sources for g in groups), *(p[1] for p in plans)]
+    for s in {s.id: s for sources_of_group in held for s in sources_of_group.values()}.values():
         sources[s.id] = {"file": f"sources/{s.id}.cu", "entry": s.entry}
         (folder / sources[s.id]["file"]).write_text(s.text)
+    every = [*(g.json for g in groups), *(p[0] for p in plans)]
     manifest = {
         "format": runner.FORMAT, "version": runner.VERSION, "numerics": numerics,
         "target": {"gpu": target.gpu, "capability": target.capability, "arch": target.arch},
-        "sources": sources, "groups": [_to_files(g.json, folder) for g in groups],
+        "sources": sources, "groups": [_to_files(g, folder) for g in every],
     }  # fmt: skip
     shutil.copyfile(runner.__file__, folder / "runner.py")
     part = folder / "manifest.json.part"
     part.write_text(json.dumps(manifest, indent=1))
     os.replace(part, folder / "manifest.json")
-    return sum(len(g.json["candidates"]) for g in groups)
+    return sum(len(g["candidates"]) for g in every)
 
 
 def read_packet(folder: Path) -> Json:
@@ -142,8 +153,52 @@ def _save(data: str, folder: Path) -> str:
     return name
 
 
+def card_name(gpu: str) -> str:
+    """The name that regimes use for a card: that of its target, where it has one."""
+    try:
+        return target_of_gpu(gpu).gpu
+    except EmmyError:
+        return gpu
+
+
 def candidates_of(manifest: Json) -> Iterable[tuple[Json, Json]]:
     """(group, candidate) of all."""
     for g in manifest["groups"]:
         for c in g["candidates"]:
             yield g, c
+
+
+def record_results(folder: Path, results: Path, store: Store) -> tuple[int, int]:
+    """Record what a runner measured; (measurements, failures).  PacketError where the data is not what it should be."""
+    manifest = read_packet(folder)
+    facts, lines = read_results(results, manifest)
+    target = manifest["target"]
+    if facts["capability"] != target["capability"]:
+        raise PacketError(f"the packet is for sm_{target['capability']}, it was measured on {facts['gpu']}", _RESULTS)
+    regime = Regime(card_name(facts["gpu"]), facts["capability"], facts["compiler"], manifest.get("numerics", ""))
+    by_name = {f"{g['id']}/{c['id']}": (g, c) for g, c in candidates_of(manifest)}
+    measured: list[Measurement] = []
+    failures: list[Failure] = []
+    plans: list[PlanMeasurement] = []
+    for r in lines:
+        group, c = by_name[f"{r['group']}/{r['id']}"]
+        sizes, when = _sizes(group), float(r.get("when", 0.0))
+        if not group.get("body"):
+            if r["ok"]:
+                key = c["id"].removeprefix("p")
+                plans.append(PlanMeasurement(key, sizes, regime, r["n"], r["median"], r["p10"], r["p90"], "tune", when))
+        elif r["ok"]:
+            measured += measurements_of(r, group["body"], sizes, c["family"], c["row"], regime, "tune", when)
+        elif r["kind"] not in INNOCENT:
+            failures.append(failure_of(r, group["body"], sizes, c["row"], regime, target["arch"], when))
+    store.record_measurements(measured)
+    store.record_failures(failures)
+    store.record_plans(plans)
+    return len(measured) + len(plans), len(failures)
+
+
+def _sizes(group: Json) -> Sizes:
+    sizes = group.get("sizes", {})
+    if not isinstance(sizes, dict) or not all(isinstance(k, str) and type(v) is int for k, v in sizes.items()):
+        raise PacketError(f"group {group['id']}: sizes must be whole numbers by name", _AGAIN)
+    return tuple(sorted(sizes.items()))

@@ -68,7 +68,7 @@ FATAL: Final = {700: "illegal address", 714: "launch failure", 715: "illegal ins
 
 # ---- packets ---------------------------------------------------------------------------------------------------------
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:@-]{0,199}")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,199}")
 _ENTRY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _FILE = re.compile(r"(sources/[0-9a-f]{16}\.cu|data/[0-9a-f]{16}\.npy)")
 _GRID = (2**31 - 1, 65535, 65535)
@@ -178,6 +178,8 @@ def _present(folder: Path | None, name: str, field: _Field) -> None:
 def _check_group(g: _Field, sources: Mapping[str, str], folder: Path | None) -> None:
     g.get("id").text(_NAME, "a name")
     g.get("least_seconds").number(0, 1e6)
+    for key in ("body", "name"):
+        g.get(key, "").text()
     buffers: dict[str, str] = {}
     total = 0
     for b in g.get("buffers").items(100_000):
@@ -205,6 +207,8 @@ def _check_group(g: _Field, sources: Mapping[str, str], folder: Path | None) -> 
     if not g.value.get("check") and set(g.value.get("expected", {})) != written:
         raise BadPacket(f"{g.where}: neither a check candidate nor expected values of all outputs")
     for c in g.get("candidates").items():
+        for key in ("family", "row"):
+            c.get(key, "").text()
         for l in [*c.get("launches").items(100_000), *c.get("setup", []).items(100_000)]:
             _check_launch(l, sources, buffers)
 
@@ -235,6 +239,9 @@ def _check_launch(l: _Field, sources: Mapping[str, str], buffers: Mapping[str, s
         extent.integer(0, limit)
     l.get("block").integer(1, 1024)
     l.get("smem").integer(0, 1 << 20)
+    cluster = l.get("cluster", [1, 1, 1]).items(3)
+    if len(cluster) != 3 or math.prod(c.integer(1, 16) for c in cluster) > 16:
+        raise l.get("cluster").bad("three numbers whose product is at most 16")
     for m in l.get("maps", []).items(16):
         m.get("arg").integer(0, len(l.value["args"]) - 1)
         m.get("dtype").one_of(DTYPES)
@@ -387,10 +394,11 @@ def cuda(name: str, *args: Any) -> Any:
 
 
 class Call:
-    """One launch with its arguments in memory that the driver reads."""
+    """One launch with its arguments in memory that the driver reads.  `early`: may start before the last one ends."""
 
-    def __init__(self, function: Any, launch: Json, pointers: Sequence[int]) -> None:
-        self.function, self.launch = function, launch
+    def __init__(self, function: Any, launch: Json, pointers: Sequence[int], early: bool = False) -> None:
+        self.function, self.launch, self.early = function, launch, early
+        self.cluster = tuple(launch.get("cluster", (1, 1, 1)))
         values = [*pointers, *launch["sizes"]]
         self.values = (ctypes.c_int64 * max(1, len(values)))(*values)
         self.maps = [_tensor_map(m, pointers[m["arg"]]) for m in launch.get("maps", ())]
@@ -401,7 +409,22 @@ class Call:
 
     def start(self, stream: Any) -> None:
         l = self.launch
+        if self.cluster != (1, 1, 1):
+            cuda("cuLaunchKernelEx", self.config(stream), self.function, self.address, 0)
+            return
         cuda("cuLaunchKernel", self.function, *l["grid"], l["block"], 1, 1, l["smem"], stream, self.address, 0)
+
+    def config(self, stream: Any) -> Any:
+        from cuda.bindings import driver as d
+
+        c, l, a = d.CUlaunchConfig(), self.launch, d.CUlaunchAttribute()
+        c.gridDimX, c.gridDimY, c.gridDimZ = l["grid"]
+        c.blockDimX, c.blockDimY, c.blockDimZ = l["block"], 1, 1
+        c.sharedMemBytes, c.hStream = l["smem"], stream
+        a.id = d.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        a.value.clusterDim.x, a.value.clusterDim.y, a.value.clusterDim.z = self.cluster
+        c.attrs, c.numAttrs = [a], 1
+        return c
 
     def node(self) -> Any:
         from cuda.bindings import driver
@@ -430,7 +453,7 @@ def _tensor_map(m: Json, pointer: int) -> Any:
         pointer + size * m["offset"], [d.cuuint64_t(n) for n in shape],
         [d.cuuint64_t(size * s) for s in m["strides"][::-1][1:]], [d.cuuint32_t(n) for n in box],
         [d.cuuint32_t(1)] * len(shape), d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-        d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
         d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )  # fmt: skip
 
@@ -443,8 +466,29 @@ class Graph:
         self.graph = cuda("cuGraphCreate", 0)
         last: list[Any] = []
         for c in calls:
-            last = [cuda("cuGraphAddKernelNode", self.graph, last, len(last), c.node())]
+            after = [] if c.early else last
+            node = cuda("cuGraphAddKernelNode", self.graph, after, len(after), c.node())
+            if c.early and last:
+                cuda("cuGraphAddDependencies", self.graph, last, [node], [self.edge()], 1)
+            if c.cluster != (1, 1, 1):
+                cuda("cuGraphKernelNodeSetAttribute", node, *self.attribute(c.cluster))
+            last = [node]
         self.exec = cuda("cuGraphInstantiate", self.graph, 0)
+
+    def edge(self) -> Any:
+        from cuda.bindings import driver as d
+
+        edge = d.CUgraphEdgeData()
+        edge.from_port = int(d.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC)
+        edge.type = int(d.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
+        return edge
+
+    def attribute(self, cluster: Sequence[int]) -> tuple[Any, Any]:
+        from cuda.bindings import driver as d
+
+        value = d.CUkernelNodeAttrValue()
+        value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = cluster
+        return d.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value
 
     def start(self, stream: Any) -> None:
         cuda("cuGraphLaunch", self.exec, stream)
@@ -669,8 +713,20 @@ class Checked:
 
                 most = d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 cuda("cuFuncSetAttribute", f, most, smem)
+            if math.prod(l.get("cluster", (1, 1, 1))) > 8:
+                from cuda.bindings import driver as d
+
+                large = d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+                cuda("cuFuncSetAttribute", f, large, 1)
         live = [l for l in c["launches"] if 0 not in l["grid"]]
-        self.sets = [[Call(loaded[l["kernel"]], l, [s[a] for a in l["args"]]) for l in live] for s in buffers.sets]
+        self.sets = [
+            [
+                # the first launch of a run does not overlap with the run before, which is another sample's
+                Call(loaded[l["kernel"]], l, [s[a] for a in l["args"]], bool(k and l.get("dependent")))
+                for k, l in enumerate(live)
+            ]
+            for s in buffers.sets
+        ]
         for s in buffers.sets if c.get("setup") else ():
             for l in c["setup"]:
                 Call(loaded[l["kernel"]], l, [s[a] for a in l["args"]]).start(card.stream)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,10 +90,9 @@ def make_subject(
     pinned = [r for r in rows if any(p.matches(r.row) for p in pins)]
     usable = pinned or rows
     predicted = predict_many(work, [r.config for r in usable], target)
-    priced = selection.price(body)
-    if priced is None:
-        raise LoweringError(f"no schedule row of body {body.hash} is left")
-    first = next((k for k, r in enumerate(usable) if r is priced.scheduled), int(np.argmin(predicted)))
+    if not usable:
+        raise LoweringError(f"body {body.hash} has no schedule row")
+    first = first_pick(usable, predicted, selection.evidence.measured(body.hash), s.regime)
     values = {
         k: known[name]
         for k, name in enumerate(s.names.tensor(t) for t in launch.operands)
@@ -106,6 +105,14 @@ def make_subject(
     add_check(group, rows, [float(t) for t in every])
     space = Space(usable, predicted, roofline(work, target), first, mix, seed)
     return Subject(body, space, group, weight, {candidate_id(r): k for k, r in enumerate(usable)})
+
+
+def first_pick(
+    rows: Sequence[Scheduled], predicted: np.ndarray[Any, Any], measured: Iterable[Measurement], regime: Regime
+) -> int:
+    """The row that compile takes without measurements of this machine: the best golden one, else by prediction."""
+    golden = {m.row: m.median for m in measured if m.source == "golden" and m.regime.same_card(regime)}
+    return min(range(len(rows)), key=lambda k: (golden.get(rows[k].row.text, math.inf), predicted[k], rows[k].row.text))
 
 
 def _bytes(body: Body, slot: int, sizes: Mapping[str, int]) -> int:

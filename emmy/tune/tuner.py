@@ -22,11 +22,11 @@ from typing import Any, Final
 from emmy.errors import CompileError, EmmyError, LoweringError
 from emmy.extract.records import STAND_IN, Failure, Measurement, Regime, Snapshot
 from emmy.extract.store import Store
-from emmy.ir.target import target_of_gpu
 from emmy.runtime.cache import CubinCache
 from emmy.runtime.nvrtc import Job, nvrtc_version
 from emmy.saturation import Saturation, choose_again
 from emmy.tune.executors import Executor
+from emmy.tune.packet import card_name
 from emmy.tune.record import INNOCENT, Recorder, failure_of, measurements_of
 from emmy.tune.runner import task_of
 from emmy.tune.space import MIXES, Effort, Mix
@@ -446,14 +446,6 @@ class Tuner:
                     time.monotonic() - self.began, max(0.0, self.left), self.device_seconds,
                 )
             )  # fmt: skip
-
-
-def card_name(gpu: str) -> str:
-    """The name that regimes use for a card: that of its target, where it has one."""
-    try:
-        return target_of_gpu(gpu).gpu
-    except EmmyError:
-        return gpu
 
 
 def _ours(f: Failure) -> Failure:
