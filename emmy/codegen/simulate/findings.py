@@ -23,6 +23,7 @@ Kind = Literal[
     "never waited",  # an asynchronous operation that nobody waited for
     "block ended",  # shared memory of a block of the cluster that may have ended
     "dependent read",  # an operand read before DependentWait
+    "dependent write",  # a result written before it: the kernels before may still use its memory
     "deadlock",
     "not supported",  # the statement does not do this on hardware
 ]

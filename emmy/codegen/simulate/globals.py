@@ -81,11 +81,10 @@ class Globals:
         elements = index[:, None] + np.arange(count)
         g.wave.touch(g, pos)
         g.wave.tally.global_access(g.warps[pos], index * t.bytes, count * t.bytes, False)
+        if g.wave.kernel.dependent:
+            g.wave.check_depend(g, pos, t.name, index, False)
         if t.out:
             self.check_read(g, pos, t, elements)
-        elif g.wave.kernel.dependent and not g.wave.waited[pos + g.lo].all():
-            k = int(np.flatnonzero(~g.wave.waited[pos + g.lo])[0])
-            g.report("dependent read", int(pos[k]), t.name, int(index[k]), "the kernel before may still write it")
         return t.data[elements]
 
     def check_read(self, g: Gang, pos: Positions, t: Tensor, elements: Array) -> None:
@@ -117,6 +116,8 @@ class Globals:
             g.report("not supported", int(pos[0]), t.name, int(elements[0, 0]), "a write to an operand")
             return False
         wave = g.wave
+        if wave.kernel.dependent:
+            wave.check_depend(g, pos, t.name, elements[:, 0], True)
         me = np.broadcast_to(wave.threads_of(g.lanes[pos])[:, None], elements.shape)
         self.check_owner(g, pos, t, elements, me)
         t.owner[elements] = me

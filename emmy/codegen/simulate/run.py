@@ -108,7 +108,7 @@ class _Launch:
                 break
 
     def wave(self, blocks: npt.NDArray[np.int64]) -> Wave:
-        """Columns of the clocks: warps, slots of rings, products of warpgroups, TMA stores of warps."""
+        """Columns of the clocks: warps, slots of rings, products of warpgroups, TMA stores of warps, kernels before."""
         k = self.kernel
         a, b, c = k.cluster
         count = a * b * c
@@ -116,7 +116,9 @@ class _Launch:
         warps = count * -(-k.threads // 32)
         groups = max(1, warps // 4) if any(isinstance(s, Wgmma) for s in walk(k.body)) else 0
         stores = warps if any(isinstance(s, TmaStore) for s in walk(k.body)) else 0
-        wave = Wave(k, self.grid, blocks, self.memory, self.findings, self.tally, rings + groups + stores, self.talking)
+        wave = Wave(
+            k, self.grid, blocks, self.memory, self.findings, self.tally, rings + groups + stores + 1, self.talking
+        )
         wave.streams = warps + rings
         wave.copies, wave.rings = AsyncGroups(wave), Rings(wave)
         wave.bulk = BulkGroups(wave, warps + rings + groups)

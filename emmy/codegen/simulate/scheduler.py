@@ -150,6 +150,8 @@ def _named(c: Compiler, s: NamedBarrier) -> Compiled:
         each = np.full(len(lanes), ids) if isinstance(ids, int) else ids[lanes - g.lo]
         met = []
         for i in np.unique(each):
+            if not 1 <= i <= 15:
+                g.report("not supported", None, "", -1, f"named barrier {i}: there are 1 to 15")
             some, what = lanes[each == i], f"named barrier {i} ({s.threads} threads)"
             met.append((*_arrive(g, (block, int(i)), some, s.threads, what, not s.arrive), some, what))
         for meeting, phase, some, what in met if not s.arrive else ():

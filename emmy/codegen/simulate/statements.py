@@ -352,12 +352,13 @@ def _fence(c: Compiler, s: Fence) -> Compiled:
 
 
 def _proxy_fence(c: Compiler, s: ProxyFence) -> Compiled:
-    return Compiled(lambda g: g.wave.clocks.fence_proxy(g.lanes[g.running()]))
+    """A fence of global memory orders no use of shared memory."""
+    return Compiled(lambda g: g.wave.clocks.fence_proxy(g.lanes[g.running()]) if s.space == "shared" else None)
 
 
 def _dependent_wait(c: Compiler, s: DependentWait) -> Compiled:
     def run(g: Gang) -> None:
-        g.wave.waited[g.lanes[g.running()]] = True
+        g.wave.depend(g.lanes[g.running()])
 
     return Compiled(run)
 

@@ -120,6 +120,9 @@ def _load(c: Compiler, s: TmaLoad) -> Compiled:
                 if mask is not None:
                     bits = _of(mask(g), int(lane) - g.lo)
                     to = [b for b in range(g.wave.cluster) if bits >> b & 1]
+                    if bits >> g.wave.cluster:
+                        detail = f"mask {bits:#x} of a cluster of {g.wave.cluster}"
+                        g.report("out of bounds", int(lane) - g.lo, s.dst.buffer, -1, detail)
                 _issue(g, s, box, int(lane), to, ring.name, slot)
 
     return Compiled(run)
@@ -131,8 +134,8 @@ def _issue(g: Gang, s: TmaLoad, box: Box, lane: int, to: list[int], ring: str, s
     inside, number = box.elements(box.where(g, lane))
     target = box.target(g, lane)
     tensor = wave.memory.tensors[box.map.param]
-    if not tensor.out and wave.kernel.dependent and not wave.waited[lane]:
-        g.report("dependent read", lane - g.lo, tensor.name, -1, "the kernel before may still write it")
+    if wave.kernel.dependent:
+        wave.check_depend(g, pos, tensor.name, number, False)
     whole = box.check_tensor(g, lane, inside, number)
     wave.touch(g, pos)
     wave.tally.global_access(np.arange(inside.sum()) >> 31, number[inside] * box.bytes, box.bytes, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,7 +51,7 @@ class Wave:
         grid_warps = grid[0] * grid[1] * grid[2] * self.room // 32 if talking else 0
         self.clocks = Clocks(len(blocks) // self.cluster, self.domain // 32, agents, grid_warps)
         self.shared = Shared(kernel, len(blocks), self.cluster, self.room, self.clocks)
-        self.waited = np.zeros(len(blocks) * self.room, np.bool_)  # DependentWait
+        self.before = self.clocks.width - 1  # column of the kernels before, whose epoch is 1
         self.streams = 0  # first column of the clocks that belongs to a warpgroup's products
         self.meetings: dict[object, Meeting] = {}
         self.clock = 0
@@ -74,6 +75,23 @@ class Wave:
         if self.talking:
             columns = (self.blocks[:, None] * self.warps + np.arange(self.warps)).reshape(-1)
             self.clocks.fence_device(g.running_warps(), columns)
+
+    def depend(self, lanes: Positions) -> None:
+        """DependentWait: the kernels before have ended."""
+        news = self.clocks.nothing()
+        seen = news.seen.copy()
+        seen[self.before] = 1
+        self.clocks.acquire(lanes, replace(news, seen=seen))
+
+    def check_depend(self, g: Gang, pos: Positions, tensor: str, index: Array, write: bool) -> None:
+        """Nothing that the kernels before may use is touched before they have ended."""
+        column = np.full((len(pos), 1), self.before, np.int32)
+        early = self.clocks.known(g.lanes[pos], column)[:, 0] < 1
+        if early.any():
+            k = int(np.flatnonzero(early)[0])
+            kind: Kind = "dependent write" if write else "dependent read"
+            detail = f"the kernel before may still {'use' if write else 'write'} it"
+            g.report(kind, int(pos[k]), tensor, int(index[k]), detail)
 
     def uses(self, g: Gang, lanes: Positions, blocks: Array) -> None:
         """Threads use the shared memory of other blocks of the cluster, which must not have ended."""

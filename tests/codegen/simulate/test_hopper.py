@@ -53,12 +53,13 @@ def test_a_block_leaves_last() -> None:
     assert {f.kind for f in simulation.findings} == {"block ended"}
 
 
-def test_operands_are_read_after_the_kernel_before() -> None:
+def test_memory_is_used_after_the_kernel_before() -> None:
     shape, knobs = KNOBS["dependent"]
     kernel = hopper_gemm(*shape, **knobs)
     early = tuple(s for s in kernel.body if not isinstance(s, DependentWait))
     simulation, _ = run(replace(kernel, body=early), shape)
-    assert {(f.kind, f.buffer) for f in simulation.findings} == {("dependent read", "a"), ("dependent read", "b")}
+    found = {(f.kind, f.buffer) for f in simulation.findings}
+    assert found == {("dependent read", "a"), ("dependent read", "b"), ("dependent write", "c")}
 
 
 def test_it_counts_what_the_tiles_say() -> None:
