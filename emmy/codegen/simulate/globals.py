@@ -112,6 +112,8 @@ class Globals:
             t.data[elements] = values
 
     def check_write(self, g: Gang, pos: Positions, t: Tensor, elements: Array) -> bool:
+        if not elements.size:  # a box wholly outside of the tensor
+            return True
         if not t.out:
             g.report("not supported", int(pos[0]), t.name, int(elements[0, 0]), "a write to an operand")
             return False
@@ -130,10 +132,12 @@ class Globals:
 
     def claim(self, g: Gang, pos: Positions, t: Tensor, elements: Array, add: bool) -> None:
         """Marks elements that one thread has TMA write or add to."""
-        if not add:
-            self.check_write(g, pos, t, elements)
+        if not elements.size:  # the box lies outside of the tensor
             return
-        self.check_atomic(g, pos, t, elements)
+        if add:
+            self.check_atomic(g, pos, t, elements)
+        else:
+            self.check_write(g, pos, t, elements)
 
     def check_atomic(self, g: Gang, pos: Positions, t: Tensor, elements: Array) -> None:
         """Atomics on elements that have a value and that nobody writes otherwise without order."""
