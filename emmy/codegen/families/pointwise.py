@@ -48,10 +48,20 @@ class Pointwise:
         """The vectors of the scope's group, where `guard` holds."""
         first = first_lane(scope, self.v.lane)
         for staged, array in arrays.items():
-            where = both(guard, guard_of(self.s, first, staged.guards))
-            start = self.s.index(staged.load.index[0], first)
-            buffer = self.s.operand(staged.load.slot)
-            load_run(scope.code, array, at, self.width, buffer, start, where)
+            # an index that is loaded itself must not be loaded where the guard does not hold
+            if guard is not None and self._reads(staged):
+                with scope.code.when(guard) as code:
+                    self._vector(Scope(code, first, guarded=True), staged, array, at, None)
+            else:
+                self._vector(first, staged, array, at, guard)
+
+    def _reads(self, staged: Staged) -> bool:
+        return any(self.s.reads(e) for e in (staged.load.index[0], *(cond for cond, _ in staged.guards)))
+
+    def _vector(self, scope: Scope, staged: Staged, array: Var, at: X | int, guard: X | None) -> None:
+        where = both(guard, guard_of(self.s, scope, staged.guards))
+        start = self.s.index(staged.load.index[0], scope)
+        load_run(scope.code, array, at, self.width, self.s.operand(staged.load.slot), start, where)
 
     def compute(self, scope: Scope, arrays: Arrays, at: X | int = 0) -> None:
         """All lanes of the scope's group, from the loaded vectors to the stores."""
