@@ -176,6 +176,9 @@ HOST_HELPERS: Final[dict[str, str]] = {
         f"host_async_copy(d, s, {n}, full); }}"
         for n in (4, 8, 16)
     },
+    # launches run one after the other
+    "dependent_launch": f"{_F} void dependent_launch() {{}}",
+    "dependent_wait": f"{_F} void dependent_wait() {{}}",
     "async_commit": f"{_F} void async_commit() {{ host_async_commit(); }}",
     "async_wait": "template <int N> static inline void async_wait() { host_async_wait(N); }",
     **{

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from emmy.codegen.cleanup import without_dead_registers
+from emmy.codegen.early import EARLY_SINCE, starting_early
 from emmy.codegen.families.attention import lower_attention
 from emmy.codegen.families.map import lower_map
 from emmy.codegen.families.mma import lower_mma
@@ -60,5 +61,7 @@ def lower(
         # a block stays on its SM: no more of them than there are SMs, in whole clusters
         most = target.sms // kernel.cluster[0] * kernel.cluster[0]
         kernel = replace(kernel, grid=(scalar("min", kernel.grid[0], const(most)), *kernel.grid[1:]))
+    if target.capability >= EARLY_SINCE:
+        kernel = starting_early(kernel)
     verify(kernel, target)
     return kernel

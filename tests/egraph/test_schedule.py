@@ -114,7 +114,7 @@ def compares_with_a_limit(node: ast.AST) -> bool:
 def test_no_code_decides_legality_by_the_limits_of_a_card(folder):
     """Only rules compare with what a card has; Python hands the numbers over, and the verifier asserts them again."""
     found = []
-    for path in sorted(p for p in (PACKAGE / folder).rglob("*.py") if p.parent.name != "verify"):
+    for path in sorted(p for p in (PACKAGE / folder).rglob("*.py") if "verify" not in f"{p.parent.name} {p.name}"):
         tree = ast.parse(path.read_text())
         found += [f"{path.name}:{n.lineno}" for n in ast.walk(tree) if compares_with_a_limit(n)]
     assert not found
