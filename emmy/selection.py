@@ -337,10 +337,10 @@ class Selection:
         return run, build
 
     def copy(self) -> Selection:
-        """The same search with what it knows, which may be asked further questions without changing this one."""
+        """The same search with what it knows, which may be asked about all plans without changing this one."""
         return replace(
-            self, rows=dict(self.rows), declined=dict(self.declined), refused=dict(self.refused),
-            priced=dict(self.priced), made=Counter(self.made),
+            self, only={}, rows=dict(self.rows), declined=dict(self.declined), refused=dict(self.refused),
+            priced={} if self.only else dict(self.priced), _candidates=None if self.only else self._candidates,
         )  # fmt: skip
 
     def plan_of(self, opaque: Iterable[Candidate], launches: Iterable[Launch], limit: float) -> Choice | None:

@@ -14,6 +14,7 @@ from emmy.cli.compile import CompileOptions, compile_command
 from emmy.cli.db import db_app
 from emmy.cli.doctor import DoctorOptions, doctor_command
 from emmy.cli.eval import eval_app
+from emmy.cli.explain import ExplainOptions, explain_command
 from emmy.cli.golden import golden_app
 from emmy.cli.ops import OpsOptions, ops_command
 from emmy.cli.options import with_options
@@ -37,6 +38,7 @@ app.command("run")(with_options(run_command, RunOptions))
 app.command("tune")(with_options(tune_command, TuneCommand))
 app.command("bench")(with_options(bench_command, BenchOptions))
 app.command("simulate")(with_options(simulate_command, SimulateOptions))
+app.command("explain")(with_options(explain_command, ExplainOptions))
 app.command("doctor")(with_options(doctor_command, DoctorOptions))
 app.command("ops")(with_options(ops_command, OpsOptions))
 app.add_typer(db_app, name="db")

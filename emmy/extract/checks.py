@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from emmy.errors import EmmyError, StoreError
 from emmy.extract import schema
+from emmy.extract.records import STAND_IN
 from emmy.extract.schema import Kind
 
 _HASH: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
@@ -34,6 +35,8 @@ def check_row(table: str, row: Mapping[str, object], where: str) -> tuple[Any, .
     named = dict(row)
     if "median" in named and not named["p10"] <= named["median"] <= named["p90"]:  # type: ignore[operator]
         raise StoreError(f"{where}: {table}.median must lie between p10 and p90", _DO)
+    if "source" in named and (named["source"] == STAND_IN) != (named["gpu"] == STAND_IN):
+        raise StoreError(f"{where}: {table}.source must be {STAND_IN!r} for the card {STAND_IN!r} alone", _DO)
     if table == "kernel":
         check_body(str(named["body"]), str(named["text"]), where)
     return tuple(values)
@@ -60,7 +63,7 @@ EXPECTED: Final[Mapping[Kind, str]] = {
     "l2": "cold or warm",
     "sizes": "JSON of names and whole numbers",
     "features": "JSON of names, and numbers or texts",
-    "pieces": "a JSON list of hashes",
+    "pieces": "a JSON list of printable texts",
     "capability": "a compute capability such as 90",
     "count": "a whole number above 0",
     "seconds": "a number above 0",
@@ -97,7 +100,7 @@ def _is_features(value: object) -> bool:
 
 def _is_pieces(value: object) -> bool:
     found = _json(value)
-    return isinstance(found, list) and all(isinstance(v, str) and _HASH.fullmatch(v) for v in found)
+    return isinstance(found, list) and all(isinstance(v, str) and _TEXT.fullmatch(v) for v in found)
 
 
 _CHECKS: Final[Mapping[Kind, Callable[[object], bool]]] = {

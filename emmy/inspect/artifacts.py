@@ -18,7 +18,7 @@ from emmy.errors import EmmyError, PlanError
 from emmy.inspect.folder import write_folder
 from emmy.inspect.graph_json import graph_to_json
 from emmy.inspect.plan_json import plan_from_json, plan_to_json
-from emmy.inspect.views import report_digest, report_lines
+from emmy.inspect.views import report_digest, report_lines, report_text
 from emmy.ir.plan import Plan
 from emmy.saturation import Saturation
 
@@ -34,7 +34,7 @@ def write_artifacts(s: Saturation, folder: Path) -> None:
 def _write_all(s: Saturation, folder: Path) -> None:
     files = {f"kernels/{c.name}.cu": c.source.encode() for c in s.launches}
     report = report_lines(s)
-    files["report.txt"] = ("\n".join(report) + "\n").encode()
+    files["report.txt"] = report_text(report).encode()
     # no time in the header: equal graphs give equal files
     graph = json.dumps(graph_to_json(s), separators=(",", ":")).encode()
     files["egraph.json.gz"] = gzip.compress(graph, compresslevel=6, mtime=0)

@@ -126,9 +126,9 @@ def _algebra_rules() -> frozenset[str]:
 
 
 def rule_counts(s: Saturation) -> Counter[str]:
-    """How many e-nodes each rule of the model and loop e-graphs made; for rules that ask for launches, how many."""
+    """How many e-nodes each rule made first; for rules that ask for launches, how many launches."""
     made = Counter(l.rule for l in s.model.launches)
-    return Counter({**made, **s.model.loop_stats.made, **s.model.egg.freeze().made()})
+    return Counter({**made, **s.model.loop_stats.made, **s.selection.made, **s.model.egg.freeze().made()})
 
 
 def report_lines(s: Saturation) -> list[str]:
@@ -184,6 +184,11 @@ def _launch_lines(s: Saturation) -> list[str]:
     return lines
 
 
+def report_text(lines: Sequence[str]) -> str:
+    """What report.txt holds."""
+    return "\n".join(lines) + "\n"
+
+
 def report_digest(lines: Sequence[str]) -> str:
-    """sha256 of the report, 64 hexadecimal digits."""
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    """sha256 of report.txt, 64 hexadecimal digits: what `sha256sum` prints."""
+    return hashlib.sha256(report_text(lines).encode()).hexdigest()

@@ -1,4 +1,5 @@
 import gzip
+import hashlib
 import json
 from pathlib import Path
 
@@ -55,6 +56,7 @@ def test_the_plan_names_its_report_rules_and_options(emmy: Emmy, tmp_path: Path)
     document = json.loads((tmp_path / "here/plan.json").read_text())
     report = (tmp_path / "here/report.txt").read_text().splitlines()
     assert document["report_sha256"] == report_digest(report)
+    assert document["report_sha256"] == hashlib.sha256((tmp_path / "here/report.txt").read_bytes()).hexdigest()
     assert document["rules_sha256"] == rules_digest()
     assert document["options"]["held"] == ["fuse"] and document["target"] == {"arch": "sm_89", "gpu": "RTX 4090"}
     assert document["regime"]["gpu"] == "RTX 4090" and document["regime"]["compiler"].startswith("nvrtc-")

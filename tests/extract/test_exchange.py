@@ -84,7 +84,8 @@ def test_programs_of_a_body_add_up(store):
      ("measurement", "body", "../x"), ("measurement", "sizes", "[]"), ("measurement", "sizes", "no"),
      ("measurement", "row", "a\nb"), ("measurement", "l2", "hot"), ("measurement", "p10", None),
      ("measurement", "capability", 3), ("kernel", "text", "(body"), ("kernel", "body", "abcd"),
-     ("kernel", "features", '{"a": []}'), ("routing", "pieces", '["../x"]'), ("failure", "reason", 5),
+     ("kernel", "features", '{"a": []}'), ("routing", "pieces", '[5]'), ("measurement", "source", "stand-in"),
+     ("plan_measurement", "gpu", "stand-in"), ("failure", "reason", 5),
      ("run", "began", float("inf")), ("measurement", "surprise", 1), ("table", "table", "x")],
 )  # fmt: skip
 def test_wrong_value_is_an_error_that_names_it_and_nothing_is_imported(store, tmp_path, table, column, value):

@@ -39,7 +39,6 @@ def golden(path, *measurements):
 def test_one_row_a_line_and_the_whole_is_json(tmp_path):
     path = golden(tmp_path / "g.json", measurement("b"), measurement("a", 2e-5))
     lines = path.read_text().splitlines()
-    rows = lines[1:3]
     assert lines[0].endswith('"rows": [') and len(lines) == 8  # no bodies, no cases: empty lines
     assert [json.loads(line.rstrip(","))["row"] for line in lines[1:3]] == ["b", "a"]
     assert json.loads(path.read_text())["gpu"] == "NVIDIA H200"

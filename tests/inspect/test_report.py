@@ -33,6 +33,7 @@ def test_rules_of_both_graphs_that_fired_are_counted(saturation: Saturation) -> 
     assert re.search(r"fired [1-9]", lines_of(saturation, "model/decompose-rms-norm [exact]")[0])
     assert re.search(r"fired [1-9]", lines_of(saturation, "model/fuse [rounds-later]")[0])
     assert re.search(r"fired [1-9]", lines_of(saturation, "loop/scale-leaves-sum [reassociates]")[0])
+    assert re.search(r"fired [1-9]", lines_of(saturation, "schedule/plain")[0])
 
 
 def test_a_rule_that_did_not_fire_is_not_listed(saturation: Saturation) -> None:
