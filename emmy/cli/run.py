@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from emmy.cli.options import ModelOptions, Opt
-from emmy.errors import DeviceError, UnsupportedError, UsageError
+from emmy.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
     from emmy.checking import Checked
     from emmy.executable import Executable
     from emmy.runtime.bench import Timing
+    from emmy.saturation import Saturation
 
+# --tune is bounded by its rows; this ends it where something hangs over and over
+_TUNE_SECONDS: Final = 3600.0
 BACKENDS: Final = ("eager", "tcompile", "emmy")
 
 
@@ -33,17 +36,13 @@ class RunOptions(ModelOptions):
         False
     )
     tune: Annotated[
-        int | None, Opt("--tune", metavar="N", help="Measure N schedule rows first (not in this version).")
+        int | None, Opt("--tune", metavar="N", min=1, help="First measure N schedule rows of each kernel.")
     ] = None
     json: Annotated[bool, Opt("--json", help="Print results as JSON.")] = False
 
 
 def run_command(o: RunOptions) -> None:
     """Run a model on this machine's GPU and check its values against PyTorch; exit with 1 when they are wrong."""
-    if o.tune is not None:
-        raise UnsupportedError(
-            "--tune: this version of Emmy does not measure schedule rows", "run without it; pin a row with --pin"
-        )
     backends = _backends(o.bench_backends)
     if o.strict and not o.bench:
         raise UsageError("--strict compares times, and nothing is timed", "add --bench")
@@ -51,14 +50,21 @@ def run_command(o: RunOptions) -> None:
     from emmy.checking import check, example_inputs
     from emmy.cli.request import compile_options, load_program, note
     from emmy.executable import Executable
+    from emmy.extract.evidence import require_measured
     from emmy.saturation import saturate_program
     from emmy.settings import Settings
 
     options = compile_options(o, "", Settings.read())
     program = load_program(o)
-    s = saturate_program(program, options)
+    # with --tune the measurements are yet to come
+    s = saturate_program(program, replace(options, strict_evidence=o.strict_evidence and o.tune is None))
     for text in s.notes[len(program.notes) :]:
         note(text)
+    tuned: list[str] = []
+    if o.tune is not None:
+        s, tuned = _tuned(s, o.tune)
+        if o.strict_evidence:
+            require_measured((c.name, c.priced.decision) for c in s.launches if not c.at_build)
     # what kernels write is poisoned before the checked run, so that a result which nothing wrote is seen
     poisoned = Executable(program, s.plan, poison=True)
     inputs = example_inputs(program, poisoned.device, o.seed)
@@ -78,8 +84,28 @@ def run_command(o: RunOptions) -> None:
     if o.json:
         print(json.dumps(_document(result, checked, timings, lost, slower)))
     else:
-        print("\n".join([*kernel_lines(result), "", *_check_lines(checked), *_time_lines(timings, lost)]))
+        print("\n".join([*tuned, *kernel_lines(result), "", *_check_lines(checked), *_time_lines(timings, lost)]))
     _exit(checked, slower, o.strict)
+
+
+def _tuned(s: Saturation, rows: int) -> tuple[Saturation, list[str]]:
+    """The program as compile chooses it once `rows` rows of each kernel were measured, and what was found."""
+    from emmy.extract.store import Store
+    from emmy.tune.executors import Local
+    from emmy.tune.report import Report, plan_lines, summary_lines
+    from emmy.tune.tune import tune
+    from emmy.tune.tuner import TuneOptions
+
+    executor = Local([0])
+    try:
+        with Report() as report:
+            options = TuneOptions(budget=_TUNE_SECONDS, rows=rows)
+            found = tune(
+                s, executor, Store(s.options.database), options, report.note, report.observe, command="emmy run"
+            )
+    finally:
+        executor.close()
+    return found.saturation, [*summary_lines(found.outcome), *plan_lines(found.plans), ""]
 
 
 def _backends(text: str) -> list[str]:

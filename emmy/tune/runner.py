@@ -1182,6 +1182,8 @@ class Results:
         self.ok = self.failed = 0
 
     def write(self, lines: Sequence[Json]) -> None:
+        if not lines:
+            return
         with self.lock, self.path.open("a") as f:
             f.write("".join(json.dumps(l) + "\n" for l in lines))
             self.ok += sum(bool(l.get("ok")) for l in lines)

@@ -151,8 +151,17 @@ class Tuner:
                     s = self.informed(s)
         finally:
             self.pool.shutdown(wait=False, cancel_futures=True)
+            self._salvage()
             self.recorder.finish()
         return self.outcome(s, stopped)
+
+    def _salvage(self) -> None:
+        """Record batches that were measured but not looked at yet, where the search is interrupted."""
+        for future, batch in self.running.items():
+            if future.done() and future.exception() is None:
+                batch.drifted = True  # nothing is measured again now
+                self._take(batch, future.result())
+        self.running.clear()
 
     def outcome(self, s: Saturation, stopped: str) -> Outcome:
         return Outcome(
@@ -253,10 +262,13 @@ class Tuner:
 
     def _propose(self) -> bool:
         """Begin to compile the batch that promises most; False where nothing is worth it."""
+        live = []
         for subject in self.subjects.values():
-            if not subject.stopped:
-                subject.stopped = subject.space.finished()
-        live = [x for x in self.subjects.values() if not x.stopped]
+            reason = subject.stopped or subject.space.finished()
+            if not reason:
+                live.append(subject)
+            elif not subject.space.pending:  # what is under way may fail, or change the estimate
+                subject.stopped = reason
         fresh = [x for x in live if not x.space.tried and not x.space.pending]
         # of what several batches are under way for, less is expected of one more
         for subject in sorted(fresh or live, key=lambda x: (-x.promise / (1 + len(x.space.pending)), x.body.hash)):

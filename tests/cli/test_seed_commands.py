@@ -322,9 +322,28 @@ def test_rows_that_stage_by_tma(emmy: Emmy, row: str) -> None:
     assert done.code == 0 and "⟨STAGE=" in done.out
 
 
-@pytest.mark.xfail(strict=True, reason="rows are not measured in this version")
-def test_tuning_before_a_run(emmy: Emmy) -> None:
-    assert "--tune" not in emmy("run", "--bench", "--tune", "12", "-c", NORM_2304).err
+@pytest.mark.gpu
+def test_tuning_before_a_run(emmy: Emmy, tmp_path) -> None:
+    database = {"EMMY_TUNE_DB": str(tmp_path / "tune.db")}
+    done = emmy("run", "--bench", "--tune", "12", "-c", NORM_2304, **database)
+    assert done.code == 0, done.out + done.err
+    found = re.search(
+        r"k_rms_norm: found (\d+) legal rows and timed 12 of them\. The fastest took ([\d.]+) us", done.out
+    )
+    assert found and int(found[1]) > 12
+    # what was measured decides what compile and a later run choose
+    compiled = emmy("compile", "--ir", "tile", "-c", NORM_2304, **database)
+    assert compiled.code == 0 and "work   t" in compiled.out
+    strict = emmy("run", "--bench", "--strict-evidence", "-c", NORM_2304, **database)
+    assert strict.code == 0, strict.out + strict.err
+
+
+def test_tuning_before_a_run_needs_a_gpu(emmy: Emmy, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    done = emmy("run", "--bench", "--tune", "12", "-c", NORM_2304)
+    assert done.code == 1 and "needs a GPU" in done.err
 
 
 BENCH = ("--bench", "--bench-backends", "eager,tcompile,emmy", "-c")

@@ -19,8 +19,8 @@ def candidate(name: str, predicted: float = 1e-5) -> Json:
 
 def group(names: list[str], anchor: str = "", check: str = "good") -> Json:
     return {
-        "id": "g", "body": "b0b0b0b0", "sizes": {}, "name": "k", "least_seconds": 1e-7, "anchor": anchor, "check": check,
-        "expected": {}, "tolerance": {"out0": 1e-6},
+        "id": "g", "body": "b0b0b0b0", "sizes": {}, "name": "k", "least_seconds": 1e-7, "anchor": anchor,
+        "check": check, "expected": {}, "tolerance": {"out0": 1e-6},
         "buffers": [
             {"name": "in0", "dtype": "f32", "count": N, "role": "in", "fill": {"kind": "normal", "mean": 0, "std": 1}},
             {"name": "out0", "dtype": "f32", "count": N, "role": "out", "fill": {"kind": "zeros"}},

@@ -1,0 +1,149 @@
+"""Packets: what is written is what is read, and what is not one of ours is refused with the place that is wrong."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emmy.errors import PacketError
+from emmy.extract.records import Regime
+from emmy.extract.store import Store
+from emmy.frontend.source import load
+from emmy.ir.target import target
+from emmy.saturation import Options, saturate_program
+from emmy.tune.packet import read_packet, read_results, record_results
+from emmy.tune.tune import make_packet
+from emmy.tune.tuner import TuneOptions
+
+pytestmark = pytest.mark.nvrtc
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packet")
+    options = Options(target("sm_90a"), golden="", database=folder / "none.duckdb", check=False)
+    s = saturate_program(load(None, "torch.nn.RMSNorm(64)(torch.randn(3,64))"), options)
+    make_packet(s, folder / "p", TuneOptions(rows=6), print)
+    return folder / "p"
+
+
+def test_a_packet_carries_all_that_its_runner_needs(written: Path) -> None:
+    manifest = read_packet(written)
+    assert {p.name for p in written.iterdir()} == {"manifest.json", "sources", "data", "runner.py"}
+    body, plan = manifest["groups"][0], manifest["groups"][-1]
+    assert len(body["candidates"]) >= 6 and body["expected"] and body["anchor"]
+    assert plan["candidates"][0]["family"] == "plan"
+    text = (written / "runner.py").read_text()
+    assert "import emmy" not in text and "from emmy" not in text and "import torch" not in text
+
+
+def test_a_folder_with_content_is_not_written_to(written: Path) -> None:
+    options = Options(target("sm_90a"), golden="", database=written / "none.duckdb", check=False)
+    s = saturate_program(load(None, "torch.randn(4)+1"), options)
+    with pytest.raises(PacketError, match="is not empty"):
+        make_packet(s, written, TuneOptions(rows=1), print)
+
+
+def change(manifest: Any, path: str, value: Any) -> None:
+    *way, last = path.split("/")
+    for step in way:
+        manifest = manifest[int(step) if step.isdigit() else step]
+    manifest[int(last) if last.isdigit() else last] = value
+
+
+HOSTILE = {
+    "another format": ("format", "zip", "no packet"),
+    "a newer version": ("version", 99, "version 99"),
+    "a file outside": ("groups/0/expected/out0", "../../etc/passwd", "data/<16 hex digits>"),
+    "a source that is missing": ("sources/x", {"file": "sources/0123456789abcdef.cu", "entry": "k"}, "has no file"),
+    "an entry that is no name": ("sources/x", {"file": "sources/0123456789abcdef.cu", "entry": "k;"}, "C identifier"),
+    "an unknown buffer": ("groups/0/candidates/0/launches/0/args/0", "nowhere", "a buffer of the group"),
+    "an unknown kernel": ("groups/0/candidates/0/launches/0/kernel", "nowhere", "one of"),
+    "a grid that is none": ("groups/0/candidates/0/launches/0/grid", [1, -1, 1], "a whole number"),
+    "too many threads": ("groups/0/candidates/0/launches/0/block", 4096, "from 1 to 1024"),
+    "a type that is none": ("groups/0/buffers/0/dtype", "f7", "one of"),
+    "a negative size": ("groups/0/buffers/0/count", -1, "a whole number"),
+    "more memory than there is": ("groups/0/buffers/0/count", 1 << 40, "take"),
+    "a buffer twice": ("groups/0/buffers/1/name", "in0", "a second buffer"),
+    "a tolerance that is no number": ("groups/0/tolerance/out0", "all", "a number"),
+    "a tolerance of NaN": ("groups/0/tolerance/out0", float("nan"), "a number"),
+    "an anchor that is none": ("groups/0/anchor", "nobody", "a candidate of the group"),
+    "groups that are no list": ("groups", {"0": {}}, "a list"),
+    "no groups": ("groups", None, "lacks"),
+    "an architecture that is an option": ("target/arch", "sm_90a -o x", "like sm_90a"),
+    "a fill that is none": ("groups/0/buffers/0/fill", {"kind": "eval"}, "one of"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_manifest_is_refused(written: Path, tmp_path: Path, name: str) -> None:
+    path, value, reason = HOSTILE[name]
+    manifest = copy.deepcopy(json.loads((written / "manifest.json").read_text()))
+    change(manifest, path, value)
+    for part in ("sources", "data"):
+        (tmp_path / part).symlink_to(written / part)
+    if value is None:
+        del manifest[path]
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(PacketError, match=reason):
+        read_packet(tmp_path)
+
+
+def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PacketError, match="cannot be read"):
+        read_packet(tmp_path)
+    (tmp_path / "manifest.json").write_text("[" * 100_000)
+    with pytest.raises(PacketError, match="not JSON"):
+        read_packet(tmp_path)
+
+
+# ---- results ---------------------------------------------------------------------------------------------------------
+
+
+def results(written: Path, tmp_path: Path, *more: Any, gpu: str = "NVIDIA H200", **wrong: Any) -> Path:
+    g = read_packet(written)["groups"][0]
+    first, second = (c["id"] for c in g["candidates"][:2])
+    facts = {"packet": {}, "gpu": gpu, "capability": 90, "compiler": "nvrtc-13.0", "host": "h", "l2": 1}
+    times = {"n": 10, "median": 2e-6, "p10": 1e-6, "p90": 3e-6}
+    good = {"group": g["id"], "id": first, "ok": True, **times, "warm": times, "clock_before": 1.9e9, "when": 5.0}
+    bad = {"group": g["id"], "id": second, "ok": False, "kind": "timeout", "reason": "no answer"}
+    path = tmp_path / "results.jsonl"
+    path.write_text("".join(json.dumps(l) + "\n" for l in (facts, {**good, **wrong}, bad, *more)))
+    return path
+
+
+def test_results_become_measurements_of_the_card_and_its_compiler(written: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path / "e.duckdb")
+    assert record_results(written, results(written, tmp_path), store) == (2, 1)
+    cold, warm = sorted(store.measurements(), key=lambda m: m.regime.l2)
+    assert cold.regime == Regime("H200", 90, "nvrtc-13.0") and warm.regime.l2 == "warm"
+    assert (cold.median, cold.n, cold.clock_before, cold.when) == (2e-6, 10, 1.9e9, 5.0)
+    assert store.snapshot([cold.body], cold.regime).failed(cold.body)[0].stage == "timeout"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"median": -1.0}, "positive seconds"),
+        ({"median": float("inf")}, "positive seconds"),
+        ({"p10": 5e-6}, "positive seconds"),
+        ({"n": 0}, "whole number of samples"),
+        ({"id": "stranger"}, "no candidate"),
+        ({"ok": "yes"}, "no result"),
+        ({"warm": {"n": 1}}, "warm"),
+    ],
+)
+def test_results_that_cannot_be_are_refused(written: Path, tmp_path: Path, wrong: Any, reason: str) -> None:
+    with pytest.raises(PacketError, match=reason):
+        read_results(results(written, tmp_path, **wrong), read_packet(written))
+
+
+def test_results_without_a_card_are_refused(written: Path, tmp_path: Path) -> None:
+    path = results(written, tmp_path)
+    path.write_text("\n".join(path.read_text().splitlines()[1:]))
+    with pytest.raises(PacketError, match="on which card"):
+        read_results(path, read_packet(written))
