@@ -116,6 +116,11 @@ def predict_many(
     return _Model(work, configs, target, constants).seconds()
 
 
+def traffic(work: Work, configs: Sequence[KernelConfig], target: Target) -> tuple[Array, Array]:
+    """(bytes from memory, bytes between L2 and the SMs) of the launch for each config."""
+    return _Model(work, configs, target, FITTED)._traffic()
+
+
 class _Columns:
     """The configs' fields as float arrays."""
 

@@ -50,7 +50,9 @@ class Case:
     def inputs(self, seed: int = 0, kind: str = "") -> list[Array]:
         """One array a slot: integers from -3 to 3 where the case is exact (or `kind` is `integer`), else normal.
 
-        `kind` may also be `negative` (all below -2), `large` (of magnitude 30) or `spread` (rows that grow).
+        `kind` may also be `negative` (all below -2), `large` (of magnitude 30), `spread` (elements that grow),
+        `edge` (the first and last of each row large), `special` (one NaN an operand) or `infinite` (a row of -infinity
+        an operand).
         """
         rng = np.random.default_rng([seed, len(self.name)])
         return [self._input(k, rng, kind or ("integer" if self.exact else "normal")) for k in range(len(self.slots))]
@@ -70,12 +72,18 @@ class Case:
         if kind == "integer":
             return rng.integers(-3, 4, shape).astype(to)
         x = rng.standard_normal(shape)
-        x = {
-            "normal": x,
-            "negative": -np.abs(x) - 2.0,
-            "large": 30.0 * x,
-            "spread": x * (1.0 + np.arange(x.size).reshape(shape) % 7),
-        }[kind]
+        if kind == "edge" and x.size:
+            x[..., [0, -1]] *= 50.0
+        if kind == "special" and x.size:
+            x.reshape(-1)[rng.integers(x.size)] = np.nan
+        if kind == "infinite" and x.size and x.ndim > 1:
+            x.reshape(-1, shape[-1])[rng.integers(x.size // shape[-1])] = -np.inf
+        if kind == "negative":
+            x = -np.abs(x) - 2.0
+        if kind == "large":
+            x = 30.0 * x
+        if kind == "spread":
+            x = x * (1.0 + np.arange(x.size).reshape(shape) % 7)
         return x.astype(np.float32).astype(to)
 
     def results(self) -> list[tuple[int, ...]]:
@@ -325,9 +333,10 @@ GROUPS: Final[dict[str, Group]] = {
     "plain": Group(plain_cases, _family("plain")),
     "tile": Group(tile_cases, _family("tile")),
     "mma": Group(contraction_cases, _family("mma")),
+    "wgmma": Group(contraction_cases, _family("wgmma")),
     "attention": Group(attention_thread_cases, _family("attention", "t")),
     "attention_mma": Group(attention_cases, _family("attention", "w")),
-    "partial": Group(partial_cases, lambda s: s.family not in ("plain", "wgmma")),
+    "partial": Group(partial_cases, lambda s: s.family != "plain"),
     "finish": Group(finish_cases, lambda s: s.family != "plain"),
 }
 

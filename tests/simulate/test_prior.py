@@ -1,0 +1,103 @@
+"""What the prior takes a launch to move and compute is what the simulator counts, within stated factors.
+
+The prior needs no kernel for its features; here they are held to kernels.  Facts (stored bytes, threads, blocks, shared
+memory) over the row suite, sectors and arithmetic at shapes that fill their tiles, where edges do not decide.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Final
+
+import pytest
+
+from emmy.codegen.simulate import Counters
+from emmy.egraph.schedule import schedule_rows
+from emmy.extract.prior import SECTOR_BYTES, traffic
+from emmy.extract.work import Work, analyse
+from emmy.ir.config import KernelConfig
+from emmy.ir.evaluate import integer
+from tests import bodies as B
+from tests.codegen import small as K
+from tests.simulate.cases import CARD, GROUPS, RULESETS, Case, Sample, one, sampled
+from tests.simulate.runner import check_sample
+
+ROWS: Final = 3  # of a body
+FULL: Final[dict[str, tuple[Case, ...]]] = {
+    "map": (one("bias and gelu", K.bias_gelu(64, 512)), one("rotary", K.rotary(32, 4, 64))),
+    "turn": (one("transpose bf16", K.added_transpose(128, 128, "bf16")), one("f32", K.added_transpose(128, 64))),
+    "row": (one("rms norm", K.rms_norm(32, 1024, "bf16")), one("softmax", K.softmax(32, 1024)),
+            one("layer norm", K.layer_norm(16, 2048, "f16"))),
+    "scan": (one("cumulative sum", K.cumulative(8, 2048)),),
+    "plain": (one("bias and gelu", K.bias_gelu(64, 512)), one("column sums", K.column_sum(64, 256))),
+    "tile": (one("linear", B.linear(128, 128, 64, "f32")),),
+    "mma": (one("linear", B.linear(128, 128, 256)), one("bias", B.linear(128, 256, 128, bias=True, act=True))),
+    "wgmma": (one("linear", B.linear(256, 256, 128)),),
+    "attention_mma": (one("attention", B.attention(1, 2, 2, 128, 256, 64)),),
+}  # fmt: skip
+# Bytes of sectors that warps ask for over the bytes that the prior takes to pass between L2 and the SMs.  It is above 1
+# where L1 serves what a block reads again, below where the prior takes whole sectors for what neighbours share.
+SECTORS: Final = (0.7, 2.2)
+# Floating operations over those of the products, padded to whole tiles, and one for each slot of other arithmetic.
+PRODUCTS: Final = (0.9, 1.1)
+# The same without products: a slot is an instruction, and an exponential or division is several.
+OTHERS: Final = (0.15, 5.0)
+
+
+def counted(sample: Sample) -> Counters:
+    return check_sample(sample, count=True).simulation.counters
+
+
+def samples(group: str) -> list[Sample]:
+    found = []
+    for c in FULL[group]:
+        rows = schedule_rows([c.body], CARD, c.sizes, RULESETS).rows[c.body.hash]
+        legal = [r for r in rows if GROUPS[group].takes(r)]
+        found += [Sample(group, c, r) for r in random.Random(c.name).sample(legal, min(ROWS, len(legal)))]
+    return found
+
+
+@pytest.mark.parametrize("group", FULL)
+def test_sectors_and_arithmetic_are_within_stated_factors(group: str) -> None:
+    for s in samples(group):
+        work, counters, config = analyse(s.case.body, s.case.sizes), counted(s), s.scheduled.config
+        through = float(traffic(work, (config,), CARD)[1][0])
+        moved = SECTOR_BYTES * (counters.sectors_read + counters.sectors_written)
+        assert SECTORS[0] <= moved / through <= SECTORS[1], f"{s.label}: {moved} bytes, {through} expected"
+        low, high = PRODUCTS if work.dots else OTHERS
+        expected = arithmetic(work, config)
+        assert low <= counters.flops / expected <= high, f"{s.label}: {counters.flops} flops, {expected} expected"
+
+
+def arithmetic(work: Work, config: KernelConfig) -> float:
+    """Floating operations as the prior counts them."""
+    slots = sum(work.slots)
+    if not work.dots:
+        return slots
+    main = next((d for d in work.dots if d.main), work.dots[0])
+    tiled = config.family != "attention"
+    pad = math.ceil(main.m / config.tile_m) * config.tile_m / main.m if tiled else 1.0
+    pad *= math.ceil(main.n / config.tile_n) * config.tile_n / main.n if tiled else 1.0
+    return sum(d.flops for d in work.dots) * pad + slots
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_rows_meaning_for_cost_is_that_of_its_kernel(group: str) -> None:
+    for s in sampled(group, 6, "meaning"):
+        kernel, config, work = s.kernel, s.scheduled.config, analyse(s.case.body, s.case.sizes)
+        assert config.block_threads == kernel.threads, s.label
+        assert config.blocks == math.prod(integer(e, s.case.sizes) for e in kernel.grid), s.label
+        # lines of 128 bytes, and rings that the estimate takes as whole stages
+        assert kernel.smem <= config.smem + 128 * len(kernel.shared), s.label
+        assert counted(s).bytes_written == work.stored, s.label
+
+
+@pytest.mark.simulate
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_rows_meaning_for_cost_is_that_of_its_kernel(group: str) -> None:
+    for s in sampled(group, 48, "meaning"):
+        kernel, config = s.kernel, s.scheduled.config
+        assert (config.block_threads, counted(s).bytes_written) == (
+            kernel.threads, analyse(s.case.body, s.case.sizes).stored
+        ), s.label  # fmt: skip
