@@ -10,8 +10,7 @@ from emmy.egraph.model import ModelGraph
 from emmy.egraph.naming import Names, unique
 from emmy.ir.graph import Graph, Node, Output, Ref
 from emmy.ir.kernel import Kernel
-from emmy.ir.loop import const
-from emmy.ir.plan import Buffer, KernelLaunch, OpaqueLaunch, Plan, Role, TensorMap
+from emmy.ir.plan import Buffer, KernelLaunch, OpaqueLaunch, Plan, Role, tensor_maps
 from emmy.ir.tensor import OpaqueCall, Program
 from emmy.selection import Priced
 
@@ -79,15 +78,6 @@ def build_plan(
     kept = {n for l in launches for n in (*l.operands, *l.results)} | returned
     live = tuple(b for b in buffers.values() if b.name in kept or b.role == "input")
     return Plan(arch, live, tuple(launches), outputs, graph.sizes)
-
-
-def tensor_maps(kernel: Kernel) -> tuple[TensorMap, ...]:
-    """The kernel's maps, with their tensors numbered among its operands and results."""
-    tensors = [p.name for p in kernel.params if p.role != "size"]
-    return tuple(
-        TensorMap(tensors.index(m.param), m.type, m.shape, m.strides, m.box, m.swizzle, m.offset or const(0))
-        for m in kernel.maps
-    )
 
 
 def _touched(model: ModelGraph, chosen: Sequence[Chosen | ChosenOpaque]) -> list[int]:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from emmy.ir.graph import Node, Output, SizeVar
-from emmy.ir.loop import Expr, Tensor
+from emmy.ir.kernel import Kernel
+from emmy.ir.loop import Expr, Tensor, const
 
 # folded: a temporary that depends on parameters only, computed once when the plan is built
 Role = Literal["input", "parameter", "buffer", "constant", "temporary", "folded", "output"]
@@ -98,3 +99,12 @@ class Plan:
     launches: tuple[Launch, ...]
     outputs: tuple[Output, ...]
     sizes: tuple[SizeVar, ...] = ()
+
+
+def tensor_maps(kernel: Kernel) -> tuple[TensorMap, ...]:
+    """The kernel's maps, with their tensors numbered among its operands and results."""
+    tensors = [p.name for p in kernel.params if p.role != "size"]
+    return tuple(
+        TensorMap(tensors.index(m.param), m.type, m.shape, m.strides, m.box, m.swizzle, m.offset or const(0))
+        for m in kernel.maps
+    )

@@ -37,10 +37,10 @@ from emmy.ir.loop import Body, Expr, Out, Tensor, ax, const, fold, load, online
 from emmy.ir.normal import normalize
 from emmy.ir.schedule import Row, Scheduled
 from emmy.ir.target import Target, target
-from emmy.runtime.driver import Arguments, Invocation, KernelGraph, allow_smem
-from emmy.runtime.driver import load as load_function
+from emmy.runtime.driver import KernelGraph
 from emmy.runtime.local import local_arch
 from emmy.runtime.nvrtc import Compiled, Job, compile_many
+from emmy.runtime.single import invocation, loaded
 
 TORCH = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 
@@ -324,11 +324,7 @@ def _run(
     kernel: Any, binary: Compiled, operands: list[torch.Tensor], out: torch.Tensor, expected: torch.Tensor,
     result: Result,
 ) -> None:  # fmt: skip
-    function = load_function(binary.cubin, kernel.name, binary.static_smem)
-    allow_smem(function, kernel.dynamic_smem)
-    pointers = Arguments([t.data_ptr() for t in (*operands, out)])
-    grid = tuple(integer(g) for g in kernel.grid)
-    call = Invocation(function, (grid[0], grid[1], grid[2]), kernel.threads, kernel.dynamic_smem, pointers)
+    call = invocation(kernel, loaded(kernel, binary), [t.data_ptr() for t in (*operands, out)])
     stream = torch.cuda.current_stream().cuda_stream
     out.fill_(math.nan)
     call.launch(stream)

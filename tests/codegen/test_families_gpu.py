@@ -49,17 +49,13 @@ def _device(a: np.ndarray[Any, Any]) -> Any:
 def _launch(kernel: Kernel, built: Compiled, held: Sequence[Any], body: Body, sizes: Mapping[str, int]) -> list[Any]:
     import torch
 
-    from emmy.runtime.driver import Arguments, Invocation, allow_smem, load
+    from emmy.runtime.single import invocation, loaded
 
     shapes = [tuple(integer(e, sizes) for e in o.tensor.shape) for o in body.outs]
     bytes = [int(np.prod(s)) * DTYPES[o.tensor.dtype].bytes for s, o in zip(shapes, body.outs, strict=True)]
     outs = [torch.full((n,), 0xFF, dtype=torch.uint8, device="cuda") for n in bytes]
-    function = load(built.cubin, kernel.name, built.static_smem)
-    allow_smem(function, kernel.dynamic_smem)
-    arguments = Arguments([t.data_ptr() for t in (*held, *outs)] + [sizes[n] for n in body.sizes])
-    grid: Any = tuple(integer(g, sizes) for g in kernel.grid)
-    stream = torch.cuda.current_stream().cuda_stream
-    Invocation(function, grid, kernel.threads, kernel.dynamic_smem, arguments).launch(stream)
+    launch = invocation(kernel, loaded(kernel, built), [t.data_ptr() for t in (*held, *outs)], sizes)
+    launch.launch(torch.cuda.current_stream().cuda_stream)
     torch.cuda.synchronize()
     types = [host_cuda.NUMPY[o.tensor.dtype] for o in body.outs]
     return [t.cpu().numpy().view(d).reshape(s) for t, d, s in zip(outs, types, shapes, strict=True)]

@@ -14,8 +14,7 @@ from emmy.ir.graph import Output, Ref
 from emmy.ir.kernel import Kernel
 from emmy.ir.loop import Tensor as Type
 from emmy.ir.loop import const
-from emmy.ir.plan import Buffer, KernelLaunch, Plan
-from emmy.planning import tensor_maps
+from emmy.ir.plan import Buffer, KernelLaunch, Plan, tensor_maps
 from emmy.runtime.module import Module
 from tests.codegen.hopper_fixture import hopper_gemm
 

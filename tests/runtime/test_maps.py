@@ -10,8 +10,7 @@ import pytest
 from emmy.errors import DeviceError, PlanError
 from emmy.inspect.plan_json import plan_from_json, plan_to_json
 from emmy.ir.loop import const
-from emmy.ir.plan import KernelLaunch, Plan, TensorMap
-from emmy.planning import tensor_maps
+from emmy.ir.plan import KernelLaunch, Plan, TensorMap, tensor_maps
 from emmy.runtime import driver
 from emmy.runtime.driver import MAP_BYTES, Arguments, Function
 from emmy.runtime.flow import analyse
