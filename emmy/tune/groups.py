@@ -20,7 +20,7 @@ from emmy.ir.dtype import DTYPES
 from emmy.ir.evaluate import evaluate, integer
 from emmy.ir.kernel import Kernel
 from emmy.ir.loop import Body, Expr, Fold, Load, Online, Op, Scan, Tensor
-from emmy.ir.schedule import Scheduled
+from emmy.ir.schedule import Row, Scheduled
 from emmy.ir.target import Target
 
 Json = dict[str, Any]
@@ -63,23 +63,33 @@ class Group:
 
     def add(self, scheduled: Scheduled, predicted: float) -> str:
         """Add a row as a candidate; its id.  LoweringError where it does not become a kernel."""
-        id = candidate_id(scheduled)
-        if any(c["id"] == id for c in self.json["candidates"]):
-            return id
-        operands = [f"in{k}" for k in range(len(self.body.slots))]
-        results = [f"out{k}" if o.into < 0 else f"in{o.into}" for k, o in enumerate(self.body.outs)]
-        kernel = lower(
-            self.body, scheduled.family, scheduled.row, self.target, self.name, operands,
-            [f"out{k}" for k in range(len(self.body.outs))], self.limits,
-        )  # fmt: skip
-        made = source_of(kernel)
+        made, launch = lowered(
+            self.body, scheduled.family, scheduled.row, self.target, self.name, self.sizes, self.limits
+        )
         self.sources[made.id] = made
-        launch = launch_json(kernel, made.id, [*operands, *results], self.sizes)
-        self.json["candidates"].append(
-            {"id": id, "family": scheduled.family, "row": scheduled.row.text, "predicted": predicted,
-             "launches": [launch]}
-        )  # fmt: skip
+        return self.take(scheduled, predicted, launch)
+
+    def take(self, scheduled: Scheduled, predicted: float, launch: Json) -> str:
+        """Add a row that was lowered elsewhere; its id."""
+        id = candidate_id(scheduled)
+        if not any(c["id"] == id for c in self.json["candidates"]):
+            self.json["candidates"].append(
+                {"id": id, "family": scheduled.family, "row": scheduled.row.text, "predicted": predicted,
+                 "launches": [launch]}
+            )  # fmt: skip
         return id
+
+
+def lowered(
+    body: Body, family: str, row: Row, target: Target, name: str, sizes: Mapping[str, int], limits: Mapping[str, int]
+) -> tuple[Source, Json]:
+    """A row's source and its launch on the group's buffers.  LoweringError where it does not become a kernel."""
+    operands = [f"in{k}" for k in range(len(body.slots))]
+    made = [f"out{k}" for k in range(len(body.outs))]
+    kernel = lower(body, family, row, target, name, operands, made, limits)
+    results = [f"out{k}" if o.into < 0 else f"in{o.into}" for k, o in enumerate(body.outs)]
+    text = source_of(kernel)
+    return text, launch_json(kernel, text.id, [*operands, *results], sizes)
 
 
 def candidate_id(scheduled: Scheduled) -> str:

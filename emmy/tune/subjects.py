@@ -37,6 +37,10 @@ class Subject:
     group: Group
     weight: float
     ids: Mapping[str, int]
+    check: Scheduled | None = None
+    # the id of the first pick once it was built, and the kernels of "anchor" and "check", which every batch needs
+    anchor: str | None = None
+    kernels: dict[str, dict[str, Any]] = field(default_factory=dict)
     anchor_seconds: float = 0.0
     retried: set[int] = field(default_factory=set)
     stopped: str = ""
@@ -102,9 +106,10 @@ def make_subject(
     limits = {v.name: v.high for v in s.program.graph.sizes if v.high is not None}
     group = make_group(body, selection.sizes, target, work, names.get(body.hash, f"k_{body.hash[:8]}"), values, limits)
     every = predict_many(work, [r.config for r in rows], target)
-    add_check(group, rows, [float(t) for t in every])
+    check = add_check(group, rows, [float(t) for t in every])
     space = Space(usable, predicted, roofline(work, target), first, mix, seed)
-    return Subject(body, space, group, weight, {candidate_id(r): k for k, r in enumerate(usable)})
+    ids = {candidate_id(r): k for k, r in enumerate(usable)}
+    return Subject(body, space, group, weight, ids, next((r for r in rows if candidate_id(r) == check), None))
 
 
 def first_pick(

@@ -34,9 +34,13 @@ class Tuned:
 def tune(
     s: Saturation, executor: Executor, store: Store | None, options: TuneOptions, note: Callable[[str], None],
     observe: Observe | None = None, cache: CubinCache | None = None, command: str = "emmy tune",
+    workers: int | None = None,
 ) -> Tuned:  # fmt: skip
-    """Measure rows of a compiled program and time the plan that results.  StoreError where results were not kept."""
-    tuner = Tuner(s, executor, store, options, note, observe, cache or CubinCache())
+    """Measure rows of a compiled program and time the plan that results.  StoreError where results were not kept.
+
+    `workers` processes build kernels (None: one a core, 0: threads of this process).
+    """
+    tuner = Tuner(s, executor, store, options, note, observe, cache or CubinCache(), workers)
     began = tuner.recorder.now()
     if store is not None:
         # the first write: a store that takes nothing is reported before anything is measured

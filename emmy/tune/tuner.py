@@ -9,23 +9,24 @@ Batches are lowered and compiled ahead by threads, while the executor measures e
 
 from __future__ import annotations
 
-import base64
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from emmy.errors import CompileError, EmmyError, LoweringError
+from emmy.errors import LoweringError
 from emmy.extract.records import STAND_IN, Failure, Measurement, Regime, Snapshot
 from emmy.extract.store import Store
+from emmy.ir.schedule import Scheduled
 from emmy.runtime.cache import CubinCache
-from emmy.runtime.nvrtc import Job, nvrtc_version
+from emmy.runtime.nvrtc import nvrtc_version
 from emmy.saturation import Saturation, choose_again
+from emmy.tune.builders import Builders, Built, job_of, result
 from emmy.tune.executors import Executor
+from emmy.tune.groups import candidate_id
 from emmy.tune.packet import card_name
 from emmy.tune.record import INNOCENT, Recorder, failure_of, measurements_of
 from emmy.tune.runner import task_of
@@ -98,18 +99,21 @@ class Outcome:
 
 @dataclass
 class _Batch:
-    """`numbers` are rows of the subject that are being compiled and measured together."""
+    """`numbers` are rows of the subject that are being built and measured together, `building` by number or "check"."""
 
     subject: Subject
     numbers: list[int]
-    building: dict[str, Future[str | CompileError]]
+    building: dict[int | str, Future[Built]]
     drifted: bool = False
     began: float = 0.0
 
 
 @dataclass
 class Tuner:
-    """Measures rows of one compiled program.  `note` takes texts for people, `observe` the state after each batch."""
+    """Measures rows of one compiled program.  `note` takes texts for people, `observe` the state after each batch.
+
+    `workers` processes build kernels (None: one a core, 0: threads).
+    """
 
     start: Saturation
     executor: Executor
@@ -118,6 +122,7 @@ class Tuner:
     note: Callable[[str], None]
     observe: Observe | None = None
     cache: CubinCache = field(default_factory=CubinCache)
+    workers: int | None = None
     subjects: dict[str, Subject] = field(default_factory=dict)
     failures: Counter[str] = field(default_factory=Counter)
     measured: int = 0
@@ -133,7 +138,7 @@ class Tuner:
         self.base = self._base()
         self.began = time.monotonic()
         self.known = known_integers(self.start)
-        self.pool = ThreadPoolExecutor(os.cpu_count() or 1, "compile")
+        self.builders = Builders(self.workers)
         self.building: list[_Batch] = []
         self.running: dict[Future[list[Json]], _Batch] = {}
 
@@ -150,7 +155,7 @@ class Tuner:
                 if not stopped:
                     s = self.informed(s)
         finally:
-            self.pool.shutdown(wait=False, cancel_futures=True)
+            self.builders.close()
             self._salvage()
             self.recorder.finish()
         return self.outcome(s, stopped)
@@ -279,84 +284,74 @@ class Tuner:
         return False
 
     def _build(self, subject: Subject, numbers: Sequence[int]) -> None:
-        """Lower rows, the anchor and the check, and compile them by threads."""
-        batch = _Batch(subject, [], {})
-        space = subject.space
-        for k in numbers:
-            try:
-                subject.group.add(subject.row(k), float(space.predicted[k]))
-            except EmmyError as e:
-                self._fail(subject, k, {"kind": "lowering", "reason": e.what})
-                continue
-            batch.numbers.append(k)
-        if not subject.group.json["anchor"] and batch.numbers:
-            anchor = space.first if space.first in batch.numbers else batch.numbers[0]
-            subject.group.json["anchor"] = self._id(subject, anchor)
-        if not batch.numbers:
-            return
-        needed = {self._id(subject, k) for k in batch.numbers} | {subject.group.json[n] for n in ("anchor", "check")}
-        arch = self.start.options.target.arch
-        for c in subject.group.json["candidates"]:
-            if c["id"] in needed:
-                for l in c["launches"]:
-                    source = subject.group.sources[l["kernel"]]
-                    job = Job(source.text, source.entry, arch)
-                    batch.building[source.id] = self.pool.submit(self._compile, job, l["block"])
-        self.building.append(batch)
-
-    def _compile(self, job: Job, threads: int) -> str | CompileError:
-        """Machine code in base64."""
-        try:
-            compiled = self.cache.compile(job)
-        except CompileError as e:
-            return e
-        most = self.start.options.target.registers_sm
-        if compiled.registers * threads > most:
-            return CompileError(f"{compiled.registers} registers x {threads} threads exceed the {most} of an SM")
-        return base64.b64encode(compiled.cubin).decode()
+        """Lower and compile rows, and what they are compared with, in other processes."""
+        jobs: dict[int | str, Scheduled] = {k: subject.row(k) for k in numbers}
+        if subject.group.json["check"] and subject.check is not None and not subject.kernels.get("check"):
+            jobs["check"] = subject.check
+        first = subject.space.first
+        if subject.anchor is None and first not in jobs and first not in subject.space.failed:
+            jobs["anchor"] = subject.row(first)
+        arch, group = self.start.options.target.arch, subject.group
+        building = {
+            k: self.builders.submit(
+                job_of(
+                    subject.body, r.family, r.row.text, arch, group.name, group.sizes, group.limits,
+                    self.cache.folder.parent,
+                )
+            )
+            for k, r in jobs.items()
+        }  # fmt: skip
+        self.building.append(_Batch(subject, list(numbers), building))
 
     def _submit(self) -> None:
-        """Hand compiled batches to the executor, as many as it can take."""
+        """Hand built batches to the executor, as many as it can take."""
         for batch in list(self.building):
             if len(self.running) > self.executor.slots:
                 return
-            if not all(f.done() for f in batch.building.values()):
-                continue
-            self.building.remove(batch)
-            self._launch(batch)
+            if all(f.done() for f in batch.building.values()):
+                self.building.remove(batch)
+                self._launch(batch)
 
     def _launch(self, batch: _Batch) -> None:
-        subject, group = batch.subject, batch.subject.group.json
-        code = {k: f.result() for k, f in batch.building.items()}
-        source = {c["id"]: [l["kernel"] for l in c["launches"]] for c in group["candidates"]}
-
-        def bad(id: str) -> CompileError | None:
-            return next((x for k in source.get(id, ()) if isinstance(x := code.get(k), CompileError)), None)
-
-        for k in list(batch.numbers):
-            error = bad(self._id(subject, k))
-            if error is not None:
-                batch.numbers.remove(k)
-                self._fail(subject, k, {"kind": "compile", "reason": error.what})
-        anchor = "" if bad(group["anchor"]) else group["anchor"]
-        if bad(group["check"]):
-            self._no_check(subject, batch, f"its check kernel does not compile: {bad(group['check'])}")
+        subject, group = batch.subject, batch.subject.group
+        kernels: dict[str, Json] = {}
+        for k, future in batch.building.items():
+            built = result(future)
+            if built.launch is None or built.kernel is None:
+                self._unbuilt(batch, k, built)
+                continue
+            scheduled = subject.check if k == "check" else subject.row(k if isinstance(k, int) else subject.space.first)
+            assert scheduled is not None
+            number = k if isinstance(k, int) else subject.space.first
+            id = group.take(scheduled, float(subject.space.predicted[number]), built.launch)
+            kernels[built.source_id] = built.kernel
+            if k == "check":
+                subject.kernels["check"] = {built.source_id: built.kernel}
+            elif subject.anchor is None and number == subject.space.first:
+                subject.anchor = id
+                subject.kernels["anchor"] = {built.source_id: built.kernel}
+        if subject.stopped or not batch.numbers:
+            for k in batch.numbers:
+                subject.space.give_back(k)
             return
-        if not batch.numbers:
-            return
-        kernels = {
-            k: {"entry": subject.group.sources[k].entry, "cubin": c} for k, c in code.items() if isinstance(c, str)
-        }
+        group.json["anchor"] = subject.anchor or ""
+        for held in subject.kernels.values():
+            kernels.update(held)
         wanted = [self._id(subject, k) for k in batch.numbers]
         batch.began = time.monotonic()
-        task = task_of({**group, "anchor": anchor}, kernels, wanted)
-        self.running[self.executor.submit(task)] = batch
+        self.running[self.executor.submit(task_of(group.json, kernels, wanted))] = batch
 
-    def _no_check(self, subject: Subject, batch: _Batch, why: str) -> None:
-        self.note(f"{subject.name}: {why}")
-        for k in batch.numbers:
-            subject.space.give_back(k)
-        subject.stopped = why
+    def _unbuilt(self, batch: _Batch, k: int | str, built: Built) -> None:
+        subject = batch.subject
+        if isinstance(k, int):
+            batch.numbers.remove(k)
+            if built.kind == "setup":
+                subject.space.give_back(k)
+            else:
+                self._fail(subject, k, {"kind": built.kind, "reason": built.reason})
+        elif k == "check":
+            self.note(f"{subject.name}: its check kernel was not built: {built.reason}")
+            subject.stopped = f"its check kernel was not built: {built.reason}"
 
     # ---- results ---------------------------------------------------------------------------------------------------
 
@@ -446,8 +441,6 @@ class Tuner:
                 self._abandon()
 
     def _id(self, subject: Subject, k: int) -> str:
-        from emmy.tune.groups import candidate_id
-
         return candidate_id(subject.row(k))
 
     def _observe(self) -> None:

@@ -1,4 +1,4 @@
-"""The real runner on a GPU: right values, wrong ones found, hangs killed, illegal addresses survived, times that hold."""
+"""The real runner on a GPU: right values, wrong ones found, hangs killed, illegal addresses survived."""
 
 from __future__ import annotations
 
@@ -155,13 +155,12 @@ def test_a_packet_needs_neither_emmy_nor_torch(tmp_path: Path) -> None:
     options = Options(target(str(local_arch())), golden="", database=tmp_path / "none.duckdb")
     s = saturate_program(load(None, CODES["norm"]), options)
     make_packet(s, tmp_path / "p", TuneOptions(rows=10), print)
-    guard = "import sys; sys.modules['torch'] = sys.modules['emmy'] = None; import runpy; runpy.run_path(sys.argv[0])"
-    code = guard.replace(
-        "runpy.run_path(sys.argv[0])", "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    code = (
+        "import runpy, sys; sys.modules['torch'] = sys.modules['emmy'] = None; sys.argv = sys.argv[1:]; "
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "p/runner.py")], capture_output=True, text=True, cwd="/", check=False
-    )  # fmt: skip
+    words = [sys.executable, "-c", code, str(tmp_path / "p/runner.py")]
+    done = subprocess.run(words, capture_output=True, text=True, cwd="/", check=False)
     assert done.returncode == 0, done.stderr
     out = tmp_path / "p/results.jsonl"
     lines = [json.loads(l) for l in out.read_text().splitlines()]

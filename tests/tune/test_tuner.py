@@ -56,7 +56,7 @@ class Run:
         database = self.folder / "e.duckdb"
         s = saturated(code, database, self.cache)
         wanted = TuneOptions(**{"budget": 600.0, "rows": 18, **options})
-        return tune(s, executor or StandIn(), Store(database), wanted, self.notes.append, cache=self.cache)
+        return tune(s, executor or StandIn(), Store(database), wanted, self.notes.append, cache=self.cache, workers=0)
 
     @property
     def store(self) -> Store:
@@ -308,7 +308,7 @@ from emmy.tune.tune import tune
 from emmy.tune.tuner import TuneOptions
 database, cache = Path(sys.argv[1]), CubinCache(Path(sys.argv[2]))
 s = saturate_program(load(None, sys.argv[3]), Options(target("sm_90a"), golden="", database=database), cache=cache)
-found = tune(s, StandIn(), Store(database), TuneOptions(rows=18, seed=int(sys.argv[4])), print, cache=cache)
+found = tune(s, StandIn(), Store(database), TuneOptions(rows=18, seed=int(sys.argv[4])), print, cache=cache, workers=0)
 print("measured", found.outcome.measured)
 """
 
