@@ -69,7 +69,6 @@ def test_both_types_are_right(dtype: str) -> None:
         assert_right(body, SMALL, scheduled)
 
 
-@pytest.mark.xfail(reason="the simulator does not read another block's shared memory yet", strict=True)
 def test_sums_that_a_cluster_shares_are_right() -> None:
     body = bodies.linear(17, 136, 1032)
     for scheduled in sampled(body, IDLE, "REDUCE=g", 4, seed=2):
