@@ -106,7 +106,7 @@ def summary_lines(o: Outcome) -> list[str]:
     lines = []
     for x in sorted(o.subjects, key=lambda x: (-x.weight, x.name)):
         lines.append(_subject_line(x))
-    rate = f", {o.measured / o.device_seconds:.0f} a second of measuring" if o.device_seconds > 0.01 else ""
+    rate = f", {o.measured / o.seconds:.1f} a second" if o.measured else ""
     lines.append(
         f"{o.measured} rows measured, {o.recalled} known before, {sum(o.failures.values())} failed"
         f"{_failures(o.failures)} in {o.seconds:.1f} s{rate}; {o.stopped}"

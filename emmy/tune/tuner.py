@@ -105,7 +105,6 @@ class _Batch:
     numbers: list[int]
     building: dict[int | str, Future[Built]]
     drifted: bool = False
-    began: float = 0.0
 
 
 @dataclass
@@ -338,7 +337,6 @@ class Tuner:
         for held in subject.kernels.values():
             kernels.update(held)
         wanted = [self._id(subject, k) for k in batch.numbers]
-        batch.began = time.monotonic()
         self.running[self.executor.submit(task_of(group.json, kernels, wanted))] = batch
 
     def _unbuilt(self, batch: _Batch, k: int | str, built: Built) -> None:
@@ -357,17 +355,18 @@ class Tuner:
 
     def _collect(self) -> None:
         """Wait a moment for anything to be done, and take the results that are there."""
+        began, busy = time.monotonic(), bool(self.running)
         waiting: list[Future[Any]] = [*self.running]
         if len(self.running) <= self.executor.slots:
             waiting += [f for b in self.building for f in b.building.values() if not f.done()]
         if waiting:
             wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+        self.device_seconds += (time.monotonic() - began) * busy
         for future in [f for f in self.running if f.done()]:
             self._take(self.running.pop(future), future.result())
 
     def _take(self, batch: _Batch, results: Sequence[Json]) -> None:
         subject = batch.subject
-        self.device_seconds += time.monotonic() - batch.began
         by_id = {r["id"]: r for r in results}
         if self._drifted(subject, by_id) and not batch.drifted:
             self.failures["drift"] += 1
