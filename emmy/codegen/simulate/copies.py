@@ -121,6 +121,8 @@ def _copy(c: Compiler, s: AsyncCopy) -> Compiled:
             with g.narrowed(spread(where, g.n, "bool")):
                 good, element = locate(g, source, g.running(), s.bytes // source.bytes)
             first[good] = element
+            if wave.kernel.dependent:
+                wave.check_depend(g, good, s.src.buffer, element, False)
         grains = shared.grains(at, s.bytes)
         shared.check_write(g, pos, grains, target.buffer, "refill before read")
         wave.touch(g, pos)

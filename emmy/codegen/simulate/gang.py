@@ -137,7 +137,7 @@ class Gang:
         self.at: S = Comment("")
         self.fences = 0  # WgmmaFences so far
         self.peek = False
-        self.stream = Stream()
+        self.stream = wave.products.setdefault((lo, n), Stream())  # its groups count on from role to role
         self.lanes = np.arange(lo, lo + n)
         self.warps = self.lanes >> 5
         self.warp_list = np.arange(lo >> 5, (lo + n + 31) >> 5)

@@ -192,6 +192,15 @@ def _exp2_fast(x: Value) -> Value:
     return tidy(np.where(np.abs(y) < np.float32(2.0**-126), np.float32(0), y), "f32")
 
 
+def _exp_fast(x: Value) -> Value:
+    return tidy(np.exp2(np.asarray(x, np.float32) * np.float32(1.4426950408889634)), "f32")
+
+
+def _sigmoid_fast(x: Value) -> Value:
+    power = _exp2_fast(np.asarray(x, np.float32) * np.float32(-1.4426950408889634))
+    return tidy(np.float32(1) / (np.float32(1) + power), "f32")
+
+
 INTRINSIC: Final[dict[str, Function]] = {
     "pack_bf16x2": _pack("bf16"),
     "pack_f16x2": _pack("f16"),
@@ -204,6 +213,8 @@ INTRINSIC: Final[dict[str, Function]] = {
     "f32_of_bits": lambda x: bits_of(x, "u32", "f32"),
     "fma": _fma,
     "exp2_fast": _exp2_fast,
+    "exp_fast": _exp_fast,
+    "sigmoid_fast": _sigmoid_fast,
     "round_bf16": _rounding("bf16"),
     "round_f16": _rounding("f16"),
     "round_f8e4m3": _rounding("f8e4m3"),

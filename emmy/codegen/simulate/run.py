@@ -28,7 +28,7 @@ from emmy.codegen.simulate.wave import Wave
 from emmy.codegen.simulate.wgmma import WGMMA
 from emmy.errors import UsageError
 from emmy.ir.evaluate import integer
-from emmy.ir.kernel import Atomic, ClusterBarrier, Kernel, NamedBarrier, RingWait, Roles, TmaStore, Wgmma, walk
+from emmy.ir.kernel import Atomic, ClusterBarrier, Kernel, NamedBarrier, Roles, TmaStore, Wgmma, walk
 from emmy.ir.target import Target
 
 BUILDERS: Final[dict[type, Build]] = {**STATEMENTS, **MATRICES, **COPIES, **ATOMICS, **RINGS, **TMA, **WGMMA}
@@ -166,5 +166,6 @@ class _Launch:
 
 def concurrent(kernel: Kernel) -> bool:
     """Whether several gangs of a block or cluster wait for one another."""
-    waits = (Roles, NamedBarrier, ClusterBarrier, RingWait)
-    return kernel.cluster != (1, 1, 1) or any(isinstance(s, waits) for s in walk(kernel.body))
+    if kernel.rings or kernel.cluster != (1, 1, 1):
+        return True
+    return any(isinstance(s, Roles | NamedBarrier | ClusterBarrier) for s in walk(kernel.body))

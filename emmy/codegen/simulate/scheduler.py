@@ -78,19 +78,31 @@ class Meeting:
 
     count: int = 0
     phase: int = 0
+    came: dict[int, int] = field(default_factory=dict)  # warp -> epoch of its arrival in the open phase
+    before: dict[int, int] = field(default_factory=dict)  # the same of the phase before
     gathered: list[News] = field(default_factory=list)
     published: dict[int, News] = field(default_factory=dict)
+
+    def mixed(self, wave: Wave, lanes: Positions) -> int | None:
+        """A warp whose arrival in the phase before is not ordered before these, so that they could take its place."""
+        for w in np.unique(lanes >> 5).tolist():
+            for other, epoch in self.before.items():
+                if other != w and wave.clocks.seen[w, wave.clocks.column[other]] < epoch:
+                    return int(wave.clocks.column[other])
+        return None
 
     def arrive(self, wave: Wave, lanes: Positions, expected: int, stay: bool) -> int:
         """The phase that these arrivals are part of.  `stay`: they wait for it, which orders lanes of a warp too."""
         if stay:
             wave.clocks.sync_lanes(np.unique(lanes >> 5))
+        self.came |= {w: int(wave.clocks.epoch[w]) for w in np.unique(lanes >> 5).tolist()}
         self.gathered.append(wave.clocks.publish(lanes))
         self.count += len(lanes)
         mine = self.phase
         if self.count >= expected:
             self.published[mine] = self.gathered[0].joined(*self.gathered[1:])
             self.count, self.gathered = 0, []
+            self.before, self.came = self.came, {}
             self.phase += 1
             wave.tally.barriers += 1
         return mine
@@ -102,6 +114,10 @@ def _arrive(g: Gang, key: object, lanes: Positions, expected: int, what: str, st
     if meeting.count + len(lanes) > expected:
         detail = f"{meeting.count + len(lanes)} threads arrive at {what} for {expected}"
         g.report("wrong arrivals", None, "", -1, detail)
+    early = meeting.mixed(g.wave, lanes)
+    if early is not None:
+        detail = f"{what} may count it in the phase before, of which warp {early} is not known to have arrived"
+        g.report("wrong arrivals", int(lanes[0] - g.lo), "", -1, detail)
     return meeting, meeting.arrive(g.wave, lanes, expected, stay)
 
 
@@ -200,6 +216,7 @@ def _child(g: Gang, lo: int, n: int, role: str) -> Gang:
     block = int(g.wave.blocks[g.lo // g.wave.room])
     warps = f"warp {lo // 32}" if n == 32 else f"warps {lo // 32}..{(lo + n) // 32 - 1}"
     child = Gang(g.wave, g.lo + lo, n, env, f"{role} (block {block}, {warps})")
+    child.fences = g.fences
     child.holes = {name: None if m is None else m[at] for name, m in g.holes.items()}
     return child
 

@@ -14,6 +14,7 @@ from emmy.codegen.simulate.findings import Findings, Kind
 from emmy.codegen.simulate.globals import ATOMIC, Globals
 from emmy.codegen.simulate.numbers import Array
 from emmy.codegen.simulate.shared import Shared
+from emmy.codegen.simulate.stream import Stream
 from emmy.ir.kernel import Kernel, S
 from emmy.ir.show_kernel import show_statement
 
@@ -52,6 +53,7 @@ class Wave:
         self.clocks = Clocks(len(blocks) // self.cluster, self.domain // 32, agents, grid_warps)
         self.shared = Shared(kernel, len(blocks), self.cluster, self.room, self.clocks)
         self.before = self.clocks.width - 1  # column of the kernels before, whose epoch is 1
+        self.products: dict[tuple[int, int], Stream] = {}  # of the gang at (first thread, threads)
         self.streams = 0  # first column of the clocks that belongs to a warpgroup's products
         self.meetings: dict[object, Meeting] = {}
         self.clock = 0

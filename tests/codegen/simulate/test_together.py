@@ -82,6 +82,17 @@ def test_too_many_arrivals() -> None:
     assert arrive != twice
 
 
+def test_groups_that_share_a_barrier_number() -> None:
+    """Each group is whole at each barrier in lockstep, but on hardware warps of both may meet at one."""
+    group = div(TID, 64)
+    shared_number = (NamedBarrier(add(group, 1), 64), NamedBarrier(sub(2, group), 64))
+    body = (READ, Store(y(TID), V))
+    own = Roles((Role("both", 4, 0, (shared_number[0], shared_number[0], *body)),))
+    assert not found(kernel(own, threads=128))
+    crossed = Roles((Role("both", 4, 0, (*shared_number, *body)),))
+    assert found(kernel(crossed, threads=128)) == [("wrong arrivals", "")]
+
+
 # ---- rings that cp.async fills
 
 
