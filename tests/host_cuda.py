@@ -166,6 +166,8 @@ HOST_HELPERS: Final[dict[str, str]] = {
     "max_f32": f"{_F} float max_f32(float a, float b) {{ return a != a ? a : (b != b ? b : (a > b ? a : b)); }}",
     "min_f32": f"{_F} float min_f32(float a, float b) {{ return a != a ? a : (b != b ? b : (a < b ? a : b)); }}",
     "exp2_fast": f"{_F} float exp2_fast(float x) {{ return exp2f(x); }}",
+    "exp_fast": f"{_F} float exp_fast(float x) {{ return expf(x); }}",
+    "sigmoid_fast": f"{_F} float sigmoid_fast(float x) {{ return 1.0f / (1.0f + expf(-x)); }}",
     **{
         f"copy{n}": f"{_F} void copy{n}(void* d, const void* s) {{ host_aligned(d, {n}); host_aligned(s, {n}); "
         f"memcpy(d, s, {n}); }}"

@@ -110,6 +110,16 @@ _FUNCTIONS: Final[dict[str, str]] = {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
 }}""",
+    "exp_fast": f"""{_F} float exp_fast(float x) {{
+    float r;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(x * 1.4426950408889634f));
+    return r;
+}}""",
+    "sigmoid_fast": f"""{_F} float sigmoid_fast(float x) {{
+    float r;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(1.0f + exp2_fast(x * -1.4426950408889634f)));
+    return r;
+}}""",
     "sign_of": """template <class T> static __device__ __forceinline__ T sign_of(T x) {
     return (T)((T(0) < x) - (x < T(0)));  // 0 for NaN, as PyTorch's
 }""",

@@ -35,10 +35,13 @@ from emmy.ir.dtype import DTYPES, register
 from emmy.ir.kernel import Assign, Bin, Call, Declare, If, Lit, Param, Un, Var, X
 from emmy.ir.kernel import Load as LoadX
 from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Scan, Size, Tensor, op
+from emmy.ir.views.coarse import coarse, one_plus_tanh
 
 _COMPARE = {"lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 _LOGIC = {"and": "&&", "or": "||", "xor": "!="}
 _FLOATS = ("f32", "f64")
+# words whose value may be off by 2^-17 of itself, where results show 16 bits of it
+FAST = {"exp": "exp_fast", "sigmoid": "sigmoid_fast"}
 
 
 @dataclass
@@ -104,6 +107,7 @@ class Scalars:
         self.ranges = Ranges(limits or {})
         tensors = (*self.slots, *(o.tensor for o in body.outs))
         self.index_type = "i32" if all(self._small(t) for t in tensors) else "i64"
+        self.coarse = coarse(body)
         self._reads: dict[Expr, bool] = {}
 
     @property
@@ -233,6 +237,10 @@ class Scalars:
             return self._where(e, scope)
         if e.name == "cast":
             return self._cast(e, scope)
+        if e in self.coarse and (u := one_plus_tanh(e)) is not None:
+            twice = Bin("*", Lit(2.0, "f32"), _as(self.get(u, scope), "f32"), "f32")
+            half = scope.code.let_numbered("v", call("sigmoid_fast", twice, type="f32"))
+            return scope.code.let_numbered("v", Bin("*", Lit(2.0, "f32"), half, "f32"))
         if e.name == "div" and e.type == "f32" and e.args[1].has_fold:
             divisor = scope.home(e.args[1], self.reads(e.args[1]))
             if divisor is not scope:
@@ -285,6 +293,8 @@ class Scalars:
             x = negate(xs[0])
         elif e.name == "neg" and t in _FLOATS:
             x = Un("-", xs[0], t)
+        elif e.name in FAST and t == "f32" and e in self.coarse:
+            x = Call(FAST[e.name], tuple(xs), t)
         else:
             x = Call(e.name, tuple(xs), "bool" if e.type == "bool" else t)
         return x if x.type == "i32" and e.type == "i64" else convert(x, e.type)

@@ -21,6 +21,8 @@ INTRINSICS: Final[dict[str, str]] = {
     "f32_of_bits": "f32",
     "fma": "f32",  # a * b + c in one rounding
     "exp2_fast": "f32",  # ex2.approx.ftz: 2 ulp, denormal results are flushed
+    "exp_fast": "f32",  # by ex2.approx: off by 2^-17 of the value at most, for arguments up to 88
+    "sigmoid_fast": "f32",  # 1 / (1 + exp_fast(-x)) by rcp.approx
     "round_bf16": "f32",  # f32 -> the nearest value that bf16 has
     "round_f16": "f32",
     "round_f8e4m3": "f32",
