@@ -49,6 +49,8 @@ class MBarrier:
     news: News  # of completed phases
     phase: int = 0  # completed ones
     tx: int = 0
+    came: dict[int, int] = field(default_factory=dict)  # warp -> epoch of its arrival in the open phase
+    before: dict[int, int] = field(default_factory=dict)  # the same of the phase before
     gathered: list[News] = field(default_factory=list)
     coming: list[Land] = field(default_factory=list)
     due: list[tuple[Land, int]] = field(default_factory=list)
@@ -61,6 +63,7 @@ class MBarrier:
             return
         self.phase += 1
         self.pending = self.count
+        self.before, self.came = self.came, {}
         self.news = self.news.joined(*self.gathered)
         self.gathered = []
         self.due += [(land, self.phase) for land in self.coming]
@@ -128,6 +131,7 @@ class Rings:
         if barrier.pending < len(lanes) and (barrier.tx != 0 or barrier.pending <= 0):
             detail = f"{len(lanes)} arrivals where {max(barrier.pending, 0)} are missing"
             g.report("wrong arrivals", int(lanes[0] - g.lo), barrier.name, -1, detail)
+        self.check_phase(g, barrier, lanes, published)
         barrier.gathered.append(published)
         barrier.tx += bytes * len(lanes)
         left = len(lanes)
@@ -136,6 +140,20 @@ class Rings:
             barrier.pending -= now
             left -= now
             self.bring(g, barrier)
+
+    def check_phase(self, g: Gang, barrier: MBarrier, lanes: Positions, published: News) -> None:
+        """These arrivals come after all of the phase before, which could count them otherwise."""
+        clocks = self.wave.clocks
+        one = lanes[:1]
+        for warp, epoch in barrier.before.items():
+            column = np.full((1, 1), clocks.column[warp], np.int32)
+            if warp != one[0] >> 5 and clocks.known(one, column)[0, 0] < epoch:
+                other = self.wave.shared.agent(int(column[0, 0]))
+                detail = f"the phase before may count it, in which {other} may not have arrived"
+                g.report("wrong arrivals", int(one[0] - g.lo), barrier.name, -1, detail)
+        # the epoch that the arrival publishes: a lane that speaks for itself alone publishes an older one
+        for w in np.unique(lanes >> 5).tolist():
+            barrier.came[w] = int(published.seen[clocks.column[w]])
 
     def bring(self, g: Gang, barrier: MBarrier) -> None:
         if barrier.pending <= 0 and barrier.tx < 0:

@@ -146,6 +146,8 @@ def fragments(type: str) -> Kernel:
             raw: X = Call("bits_of_f32", (one,), "u32") if held == "f32" else Convert(one, "u32")
             if held in RAW:  # a conversion would give the number: the bits are joined from two halves
                 raw = Call("join16", (one, Lit(0, "u8" if size == 1 else held)), "u32")
+            if held == "i8":
+                raw = Call("band", (raw, Lit(255, "u32")), "u32")
             bits = Call("bor", (bits, Call("shl", (raw, Lit(8 * size * e, "u32")), "u32")), "u32")
         return bits
 
@@ -165,7 +167,7 @@ def fragments(type: str) -> Kernel:
     return Kernel("k", "test", params, (), GRID, 32, tuple(code.statements))
 
 
-@pytest.mark.parametrize("type", ["bf16", "f16", "tf32", "f8e4m3", "f8e5m2"])
+@pytest.mark.parametrize("type", ["bf16", "f16", "tf32", "f8e4m3", "f8e5m2", "i8"])
 def test_mma(type: str) -> None:
     k = {1: 32, 2: 16, 4: 8}[BYTES[stored(type)]]
     rng = np.random.default_rng(k)
