@@ -1,11 +1,11 @@
 """Speed on the local GPU beside PyTorch: the chosen row, the best predicted rows, random rows.
 
-    python -m experiments.bench.first_speed --out OUT [--only REGEX] [--budget SECONDS] [--cpu]
+    python -m experiments.bench.speed --suite first|contractions --out OUT [--only REGEX] [--budget SECONDS] [--cpu]
 
 Every case is a process.  All build first (our kernels, torch.compile), side by side; then each measures alone, held
 apart by a file lock.  The peers (eager, torch.compile, ours) are timed in turns, with L2 cold and with L2 warm; then
 the 8 best rows by prediction, 8 random ones and the chosen one, cold, each checked against float64.  The regret is
-the chosen row's time over the fastest row's.  Cold decides.  The table is printed last; OUT/first_speed.json holds all.
+the chosen row's time over the fastest row's.  Cold decides.  The table is printed last; OUT/SUITE_speed.json holds all.
 """
 
 from __future__ import annotations
@@ -24,62 +24,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from experiments.cases import Case, gelu_expression, program, rand
+from experiments.bench.suites import SUITES
+from experiments.cases import Case
 
 PEERS: Final = ("eager", "tcompile")
-
-
-def cases() -> list[Case]:
-    def attention(name: str, dtype: str, q: tuple[int, ...], kv: tuple[int, ...], more: str) -> Case:
-        lines = (rand("q", dtype, *q), rand("k", dtype, *kv), rand("v", dtype, *kv))
-        call = f"F.scaled_dot_product_attention(q, k, v{more})"
-        return Case(f"attention_{name}", program(*lines, call), terms=kv[2], stores=2)
-
-    def linear(m: int, n: int, k: int, dtype: str = "bf16") -> Case:
-        code = program(rand("x", dtype, m, k), rand("w", dtype, n, k), "F.linear(x, w)")
-        return Case(f"linear_{m}x{n}x{k}_{dtype}", code, terms=k)
-
-    def norm(kind: str, m: int, n: int, dtype: str) -> Case:
-        call = f"F.rms_norm(x, ({n},), w, 1e-6)" if kind == "rms_norm" else f"F.layer_norm(x, ({n},), w, b)"
-        b = [rand("b", dtype, n)] if kind == "layer_norm" else []
-        return Case(f"{kind}_{m}x{n}_{dtype}", program(rand("x", dtype, m, n), rand("w", dtype, n), *b, call), terms=n)
-
-    def two_results(n: int) -> str:
-        return program(
-            f"def f(x, y, w):\n    h = x + y\n    return h, F.rms_norm(h, ({n},), w, 1e-6)",
-            rand("x", "bf16", 4096, n), rand("y", "bf16", 4096, n), rand("w", "bf16", n), "f(x, y, w)",
-        )  # fmt: skip
-
-    swiglu = program(rand("g", "bf16", 4096, 14336), rand("u", "bf16", 4096, 14336), "F.silu(g) * u")
-    return [
-        linear(4096, 4096, 4096),
-        attention("4x32x4096x128", "bf16", (4, 32, 4096, 128), (4, 32, 4096, 128), ""),
-        attention("causal_gqa_1x16g8x2048x128", "bf16", (1, 16, 2048, 128), (1, 8, 2048, 128),
-                  ", is_causal=True, enable_gqa=True"),
-        attention("decode_8x32g8x4096x128", "bf16", (8, 32, 1, 128), (8, 8, 4096, 128), ", enable_gqa=True"),
-        linear(512, 4096, 4096),
-        linear(64, 4096, 4096),
-        linear(16, 4096, 4096),
-        linear(1, 4096, 4096),
-        linear(512, 3584, 3584, "f32"),
-        norm("rms_norm", 32, 2048, "f32"),
-        norm("rms_norm", 512, 2304, "f32"),
-        norm("rms_norm", 8192, 4096, "bf16"),
-        norm("layer_norm", 8192, 4096, "bf16"),
-        Case("softmax_28x2048x2048_f32", program(rand("x", "f32", 28, 2048, 2048), "F.softmax(x, dim=-1)"), terms=2048),
-        Case("softmax_8192x8192_bf16", program(rand("x", "bf16", 8192, 8192), "F.softmax(x, dim=-1)"), terms=8192),
-        Case("swiglu_4096x14336_bf16", swiglu, stores=1),
-        Case("gelu_tanh_512x18944_f32", program(rand("x", "f32", 512, 18944), gelu_expression())),
-        Case("add_rms_norm_4096x4096_bf16", two_results(4096), terms=4096, stores=1),
-        Case("add_transposed_4096_bf16", program(*(rand(x, "bf16", 4096, 4096) for x in "xy"), "x + y.t()")),
-        Case("sum_4096x16384_f32", program(rand("x", "f32", 4096, 16384), "x.sum(-1)"), terms=16384),
-        Case("cumsum_4096x16384_f32", program(rand("x", "f32", 4096, 16384), "x.cumsum(-1)"), terms=16384),
-    ]  # fmt: skip
 
 
 def arguments() -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--out", type=Path, default=Path("speed-out"))
+    p.add_argument("--suite", choices=sorted(SUITES), default="first")
     p.add_argument("--only", default="")
     p.add_argument("--budget", type=float, default=400)
     p.add_argument("--arch", default="sm_90a")
@@ -105,7 +59,7 @@ def turn(path: Path, alone: bool) -> Iterator[None]:
 
 
 def one_case(o: argparse.Namespace) -> int:
-    case = next(c for c in cases() if c.name == o.case)
+    case = next(c for c in SUITES[o.suite]() if c.name == o.case)
     record: dict[str, Any] = {"name": case.name, "status": "building"}
 
     def save(**more: Any) -> None:
@@ -241,8 +195,8 @@ class Bench:
 def all_cases(o: argparse.Namespace) -> int:
     began = time.monotonic()
     o.out.mkdir(parents=True, exist_ok=True)
-    names = [c.name for c in cases() if re.search(o.only, c.name)]
-    passed = ("out", "arch", "top", "random", "rounds", "seed")
+    names = [c.name for c in SUITES[o.suite]() if re.search(o.only, c.name)]
+    passed = ("out", "suite", "arch", "top", "random", "rounds", "seed")
     options = [word for name in passed for word in (f"--{name}", str(getattr(o, name)))] + (["--cpu"] if o.cpu else [])
     environ = {**os.environ, "OMP_NUM_THREADS": "2", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     running: dict[str, subprocess.Popen[bytes]] = {}
@@ -252,7 +206,7 @@ def all_cases(o: argparse.Namespace) -> int:
         while waiting and len(running) < o.jobs:
             name = waiting.pop(0)
             with (o.out / f"{name}.log").open("wb") as log:
-                command = [sys.executable, "-m", "experiments.bench.first_speed", "--case", name, *options]
+                command = [sys.executable, "-m", "experiments.bench.speed", "--case", name, *options]
                 running[name] = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
         for name in [n for n, p in running.items() if p.poll() is not None]:
             codes[name] = str(running.pop(name).returncode)
@@ -263,9 +217,9 @@ def all_cases(o: argparse.Namespace) -> int:
         codes[name] = "killed at the budget"
     results = [outcome(o.out, name, codes.get(name, "not started")) for name in names]
     facts = {"arch": o.arch, "seed": o.seed, "rounds": o.rounds, "seconds": time.monotonic() - began, "cases": results}
-    (o.out / "first_speed.json").write_text(json.dumps(facts, indent=1))
+    (o.out / f"{o.suite}_speed.json").write_text(json.dumps(facts, indent=1))
     text = "\n".join(table(results))
-    (o.out / "first_speed.md").write_text(text + "\n")
+    (o.out / f"{o.suite}_speed.md").write_text(text + "\n")
     print(text, flush=True)
     return int(any(r["status"] != "done" for r in results))
 
