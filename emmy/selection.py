@@ -140,9 +140,8 @@ class Selection:
         if body.hash not in self._guesses:
             configs = typical_configs(body, self.target, self.sizes)
             seconds = OPTIMISM * float(predict_many(self.work(body), configs, self.target).min())
-            seen = [m.median for m in self.evidence.measured(body.hash)]
-            self._guesses[body.hash] = min([max(seconds, roofline(self.work(body), self.target)), *seen])
-        return self._guesses[body.hash]
+            self._guesses[body.hash] = max(seconds, roofline(self.work(body), self.target))
+        return min([self._guesses[body.hash], *(m.median for m in self.evidence.measured(body.hash))])
 
     def price(self, body: Body) -> Priced | None:
         """The best row of a body; None when no row is left."""
@@ -224,7 +223,7 @@ class Selection:
         """The same search with other evidence: schedules are kept, prices are not."""
         return replace(
             self, evidence=evidence, regime=regime, only=only or {}, rows=dict(self.rows), declined=dict(self.declined),
-            refused={}, priced={}, _candidates=None, _guesses={}, _bias=None,
+            refused={}, priced={}, _candidates=None, _guesses=dict(self._guesses), _bias=None,
         )  # fmt: skip
 
     def refuse(self, priced: Priced, reason: str) -> None:

@@ -7,6 +7,7 @@ node needs Ray, numpy and the CUDA bindings, neither PyTorch nor Emmy.  The driv
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -84,6 +85,7 @@ class Cluster:
         for a in self.actors:
             self.free.put(a)
         self.pool = ThreadPoolExecutor(len(self.actors), "cluster")
+        self.lock, self.alive = threading.Lock(), len(self.actors)
 
     @property
     def slots(self) -> int:
@@ -98,9 +100,17 @@ class Cluster:
 
     def _measure(self, task: Json) -> list[Json]:
         actor = self.free.get()
+        if actor is None:
+            self.free.put(None)
+            reason = "all nodes of the cluster were lost"
+            return [{"id": c, "ok": False, "kind": "setup", "reason": reason} for c in task["wanted"]]
         try:
             results: list[Json] = self.ray.get(actor.measure.remote(task))
         except self.ray.exceptions.RayError as e:  # the node is gone: what it measured is measured elsewhere
+            with self.lock:
+                self.alive -= 1
+                if not self.alive:
+                    self.free.put(None)
             reason = f"a node of the cluster was lost: {e}"
             return [{"id": c, "ok": False, "kind": "crash", "reason": reason[:500]} for c in task["wanted"]]
         else:

@@ -77,6 +77,8 @@ class Local:
         device = self.free.get()
         try:
             return device.measure(task)
+        except RuntimeError as e:  # the GPU is gone
+            return [{"id": c, "ok": False, "kind": "setup", "reason": str(e)} for c in task["wanted"]]
         finally:
             self.free.put(device)
 

@@ -1003,7 +1003,10 @@ class Worker:
         self.log = log
         sink: Any = subprocess.DEVNULL if log is None else log.open("ab")
         try:
-            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sink)
+            # in a session of its own: Ctrl-C is for the parent, which ends it
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sink, start_new_session=True
+            )
         finally:
             if log is not None:
                 sink.close()
@@ -1021,9 +1024,12 @@ class Worker:
         deadline = time.monotonic() + seconds
         while b"\n" not in self.data:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
-                raise Died("timeout", f"no answer in {seconds:.0f} s")
-            more = os.read(self.process.stdout.fileno(), 1 << 16)
+            try:
+                if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
+                    raise Died("timeout", f"no answer in {seconds:.0f} s")
+                more = os.read(self.process.stdout.fileno(), 1 << 16)
+            except ValueError as e:  # another thread has closed it
+                raise Died("crash", self.why()) from e
             if not more:
                 self.process.wait()
                 raise Died("crash", self.why())
@@ -1061,9 +1067,12 @@ class Device:
         self.worker: Worker | None = None
         self.facts: Json = {}
         self.replaced = 0
+        self.closed = False
 
     def start(self) -> Json:
         """Facts of the card: gpu, capability, l2.  RuntimeError where there is none."""
+        if self.closed:
+            raise RuntimeError(f"GPU {self.ordinal} was given back")
         if self.worker is None:
             self.worker = Worker(self.command, self.log)
             try:
@@ -1105,9 +1114,11 @@ class Device:
         lost = None
         try:
             self.start()
-            assert self.worker is not None
-            self.worker.send(task)
-            while not (line := self.worker.line(seconds)).get("done"):
+            worker = self.worker
+            if worker is None:
+                raise RuntimeError(f"GPU {self.ordinal} was given back")
+            worker.send(task)
+            while not (line := worker.line(seconds)).get("done"):
                 if "at" not in line:
                     results.setdefault(line["id"], line)
                     continue
@@ -1121,12 +1132,14 @@ class Device:
         return lost
 
     def drop(self) -> None:
-        if self.worker is not None:
-            self.worker.stop()
-            self.worker = None
+        worker, self.worker = self.worker, None
+        if worker is not None:
+            worker.stop()
             self.replaced += 1
 
     def close(self) -> None:
+        """End the worker; a measurement that goes on in another thread ends with a RuntimeError."""
+        self.closed = True
         self.drop()
 
 

@@ -26,6 +26,8 @@ UNIFORM_SOURCE = "tune-uniform"
 OTHER_PLANS = 0.3
 # a launch's second form is tuned as well where it may be this close to the first
 CLOSE_FORM = 1.3
+# for looking for other plans
+SECONDS = 4.0
 
 
 @dataclass
@@ -67,7 +69,7 @@ def wanted_bodies(s: Saturation, plans: int) -> list[tuple[Launch, Body, float]]
     for c in chosen.values():
         found.setdefault(c.priced.body.hash, (c.launch, c.priced.body, float(counts[c.priced.body.hash])))
     launches = list(chosen.values())
-    others = s.selection.alternatives(opaque_candidates(s), plans, s.options.place) if plans > 1 else []
+    others = s.selection.alternatives(opaque_candidates(s), plans, s.options.place, SECONDS) if plans > 1 else []
     for l in [*(c.launch for c in launches), *(l for plan in others for l in plan)]:
         for body in _forms(s, l):
             found.setdefault(body.hash, (l, body, OTHER_PLANS))

@@ -44,7 +44,7 @@ Json = dict[str, Any]
 BATCH: Final = 12
 AHEAD: Final = 3  # batches that wait, compiled or compiling, for each that is measured
 # the plans are chosen again after this share of the budget
-AGAIN: Final = 0.2
+AGAIN: Final = 0.25
 # the anchor may take this much longer or shorter than before: more is a change of the card, not of a row
 DRIFT: Final = 0.1
 # failures that another process, or the machine, may have caused
@@ -145,7 +145,7 @@ class Tuner:
 
     def run(self) -> Outcome:
         """Search; what was measured before KeyboardInterrupt is in the store and in `outcome()`."""
-        s = self.informed(self.start)
+        s = self.start if self.regime == self.start.regime else self.informed(self.start)
         stopped = ""
         try:
             while not stopped:
@@ -245,7 +245,7 @@ class Tuner:
 
     def _rounds(self, added: int) -> str:
         """Measure until the plans should be chosen again (empty), or the end: why."""
-        until = time.monotonic() + max(5.0, AGAIN * self.options.budget)
+        until = time.monotonic() + max(10.0, AGAIN * self.options.budget)
         before = self.measured
         while True:
             while len(self.building) + len(self.running) < (AHEAD + 1) * self.executor.slots and self.left > 0:
@@ -261,8 +261,7 @@ class Tuner:
             if self.left <= 0:
                 self._abandon()
             elif time.monotonic() >= until and not any(b.subject.space.best is None for b in self.building):
-                self._drain()
-                return ""
+                return ""  # what is under way goes on meanwhile
 
     def _propose(self) -> bool:
         """Begin to compile the batch that promises most; False where nothing is worth it."""
@@ -430,14 +429,6 @@ class Tuner:
             for k in batch.numbers:
                 batch.subject.space.give_back(k)
         self.building.clear()
-
-    def _drain(self) -> None:
-        """Finish what is under way."""
-        while self.building or self.running:
-            self._submit()
-            self._collect()
-            if self.left <= 0:
-                self._abandon()
 
     def _id(self, subject: Subject, k: int) -> str:
         return candidate_id(subject.row(k))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,6 +47,15 @@ def test_one_gpu_that_hangs_does_not_stop_the_other(local: Local) -> None:
 def test_a_gpu_that_is_not_there_is_an_error() -> None:
     with pytest.raises(DeviceError, match="GPU 0 cannot be used"):
         Local([0], lambda k, log: Device(k, log, command=[sys.executable, "-c", "raise SystemExit(1)"]))
+
+
+def test_a_gpu_that_is_given_back_ends_what_it_measures(tmp_path: Path) -> None:
+    made = Local([0], lambda k, log: Device(k, log, check_seconds=30.0, command=command(tmp_path)))
+    waiting = made.submit(task(["hang", "a"]))
+    while made.devices[0].worker is None or not made.free.empty():
+        time.sleep(0.01)
+    made.close()
+    assert {r["kind"] for r in waiting.result(timeout=20)} <= {"setup", "crash"}
 
 
 def test_the_stand_in_gives_the_same_times_in_every_run() -> None:
@@ -128,6 +138,17 @@ def test_a_node_that_is_lost_costs_its_batch_only(tmp_path: Path) -> None:
         ray.actors[0].lost = True
         found = [cluster.submit(task(["a"])).result(timeout=60)[0] for _ in range(3)]
         assert sorted(r.get("kind", "ok") for r in found) == ["crash", "ok", "ok"]
+    finally:
+        cluster.close()
+
+
+def test_a_cluster_that_is_lost_whole_is_no_fault_of_the_rows(tmp_path: Path) -> None:
+    ray = Ray(gpus=1)
+    cluster = Cluster("auto", ray, command=command(tmp_path))
+    try:
+        ray.actors[0].lost = True
+        found = [cluster.submit(task(["a"])).result(timeout=60)[0]["kind"] for _ in range(3)]
+        assert found == ["crash", "setup", "setup"]
     finally:
         cluster.close()
 
