@@ -16,7 +16,9 @@ import json
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,7 +57,8 @@ def prepare(o: argparse.Namespace) -> int:
     began = time.monotonic()
     records: list[Record] = []
     arrays: dict[str, Array] = {}
-    with ProcessPoolExecutor(o.jobs) as pool:
+    # children of their own: a fork would inherit locks of threads that it does not have
+    with ProcessPoolExecutor(o.jobs, get_context("spawn")) as pool:
         for made in pool.map(prepare_group, [*GROUPS, "by hand"], [o.rows] * 99, [o.seed] * 99):
             for record, held in made:
                 arrays.update({f"{len(records)}/{k}": v for k, v in held.items()})
@@ -72,9 +75,10 @@ def prepare(o: argparse.Namespace) -> int:
 def prepare_group(group: str, rows: int, seed: int) -> list[tuple[Record, dict[str, Array]]]:
     from tests.simulate import fixtures
     from tests.simulate.cases import sampled
+    from tests.simulate.subjects import hopper
 
     if group == "by hand":
-        made = [f() for f in (fixtures.warp_reverse, fixtures.last_block, fixtures.atomic_sum)]
+        made = [f() for f in (fixtures.warp_reverse, fixtures.last_block, fixtures.atomic_sum)] + hopper()
         kernels = [(f"{group}: {case.name}", case, kernel) for case, kernel in made]
     else:
         kernels = [(s.label, s.case, s.kernel) for s in sampled(group, rows, seed)]
@@ -102,10 +106,24 @@ def prepare_one(group: str, name: str, case: Any, kernel: Any, kind: str, seed: 
         "types": [p.type for p in kernel.params if p.role == "out"],
         "shapes": [list(r.shape) for r in results],
         "sizes": [case.sizes[p.name] for p in kernel.params if p.role == "size"],
-        "operands": len(inputs), "exact": case.exact and kind == "integer",
+        "maps": [bound_map(m, kernel, case.sizes) for m in kernel.maps], "cluster": list(kernel.cluster),
+        "dependent": kernel.dependent, "operands": len(inputs), "exact": case.exact and kind == "integer",
         "findings": [str(f) for f in simulation.findings],
     }  # fmt: skip
     return record, held
+
+
+def bound_map(m: Any, kernel: Any, sizes: Mapping[str, int]) -> Record:
+    """A tensor map with its sizes known; strides in bytes, the innermost left out, as the driver takes it."""
+    from emmy.ir.evaluate import integer
+    from emmy.ir.kernel import BYTES
+
+    tensors = [p.name for p in kernel.params if p.role != "size"]
+    return {
+        "argument": tensors.index(m.param), "type": m.type, "shape": [integer(e, sizes) for e in m.shape],
+        "strides": [BYTES[m.type] * integer(e, sizes) for e in m.strides[:-1]], "box": list(m.box),
+        "swizzle": m.swizzle, "offset": BYTES[m.type] * integer(m.offset, sizes) if m.offset is not None else 0,
+    }  # fmt: skip
 
 
 def raw(a: Array) -> Array:
@@ -143,7 +161,7 @@ def launched(r: Record, code: Any, arrays: Any, k: int) -> list[Array]:
     """The results as bytes."""
     import torch
 
-    from emmy.runtime.driver import Arguments, Invocation, allow_smem, load
+    from emmy.runtime.driver import Arguments, Invocation, allow_cluster, allow_smem, encode_map, load
 
     def device(a: Array) -> torch.Tensor:
         # one byte more, so that an empty operand has an address
@@ -156,9 +174,18 @@ def launched(r: Record, code: Any, arrays: Any, k: int) -> list[Array]:
         results.append(device(before))
     function = load(code.cubin, r["kernel"], code.static_smem)
     allow_smem(function, r["smem"])
-    given = Arguments([t.data_ptr() for t in (*operands, *results)] + r["sizes"])
-    grid = tuple(r["grid"])
-    Invocation(function, grid, r["threads"], r["smem"], given).launch(torch.cuda.current_stream().cuda_stream)  # type: ignore[arg-type]
+    allow_cluster(function, int(np.prod(r["cluster"])))
+    pointers = [t.data_ptr() for t in (*operands, *results)]
+    given = Arguments(pointers + r["sizes"], len(r["maps"]))
+    for n, m in enumerate(r["maps"]):
+        if 0 not in m["shape"]:
+            at = pointers[m["argument"]] + m["offset"]
+            given.set_map(n, encode_map(m["type"], at, m["shape"], m["strides"], m["box"], m["swizzle"]))
+    torch.cuda.synchronize()  # what fills the results does not signal kernels that may start early
+    call = Invocation(
+        function, tuple(r["grid"]), r["threads"], r["smem"], given, tuple(r["cluster"]), r["dependent"]
+    )  # fmt: skip
+    call.launch(torch.cuda.current_stream().cuda_stream)
     torch.cuda.synchronize()
     return [t.cpu().numpy()[:-1] for t in results]
 

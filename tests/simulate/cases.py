@@ -51,8 +51,8 @@ class Case:
         """One array a slot: integers from -3 to 3 where the case is exact (or `kind` is `integer`), else normal.
 
         `kind` may also be `negative` (all below -2), `large` (of magnitude 30), `spread` (elements that grow),
-        `edge` (the first and last of each row large), `special` (one NaN an operand) or `infinite` (a row of -infinity
-        an operand).
+        `growing` (rows that grow), `edge` (the first and last of each row large), `special` (one NaN an operand) or
+        `infinite` (a row of -infinity an operand).
         """
         rng = np.random.default_rng([seed, len(self.name)])
         return [self._input(k, rng, kind or ("integer" if self.exact else "normal")) for k in range(len(self.slots))]
@@ -72,6 +72,8 @@ class Case:
         if kind == "integer":
             return rng.integers(-3, 4, shape).astype(to)
         x = rng.standard_normal(shape)
+        if kind == "growing" and x.ndim > 1:
+            x = x * (1.0 + 0.03 * np.arange(shape[-2])[:, None])
         if kind == "edge" and x.size:
             x[..., [0, -1]] *= 50.0
         if kind == "special" and x.size:

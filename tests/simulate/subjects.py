@@ -1,0 +1,119 @@
+"""The kernels that are mutated: rows of every group, with loops of several turns, and kernels written by hand."""
+
+from __future__ import annotations
+
+import functools
+import random
+from dataclasses import dataclass
+from typing import Any, Final
+
+from emmy.codegen.lower import lower
+from emmy.egraph.schedule import schedule_rows
+from emmy.ir.build import scalar
+from emmy.ir.kernel import Kernel
+from emmy.ir.loop import Body, Out, ax, fold, load
+from tests import bodies as B
+from tests.codegen.hopper_fixture import hopper_gemm
+from tests.simulate import fixtures
+from tests.simulate.cases import CARD, GROUPS, RULESETS, Case, S, one, partial_linear, partial_sum, sampled
+
+# Tiles are rings: only with several turns does every statement of them matter.
+LONG: Final = {
+    "mma": (
+        one("linear 33x40x264", B.linear(33, 40, 264), True),
+        one("linear 40x24x263", B.linear(40, 24, 263, "f16"), True),
+        one("k by n, bias", B.linear(24, 40, 392, bias=True, trans_b=False, act=True)),
+        one("scale on the operand", B.rms_linear(33, 24, 264, factored=False)),
+        one("symbolic sum", B.linear(40, 33, S), True, s=389),
+    ),
+    "wgmma": (
+        one("linear 65x40x264", B.linear(65, 40, 648), True),
+        one("linear 130x72x328", B.linear(70, 72, 712, "f16"), True),
+        one("bias, activation", B.linear(40, 72, 776, bias=True, act=True)),
+        one("symbolic rows", B.linear(S, 64, 640), True, s=70),
+    ),
+    "tile": (
+        one("linear 33x40x72 f32", B.linear(33, 40, 72, "f32"), True),
+        one("linear 24x65x71", B.linear(24, 65, 71), True),
+        one("k by n, bias", B.linear(24, 40, 72, bias=True, trans_b=False, act=True)),
+        one("scale in the epilogue", B.rms_linear(33, 24, 72)),
+        one("symbolic sum", B.linear(40, 33, S), True, s=69),
+    ),
+    "partial": (
+        one("parts of a linear 33x24", partial_linear(33, 24, 2, 264, "f16"), True),
+        one("parts of a linear 1x40", partial_linear(1, 40, 2, 264), True),
+        one("parts of a sum", partial_sum(3, 4, 256), True),
+        one("parts of a linear 64x8", partial_linear(64, 8, 2, 520), True),
+    ),
+    "attention_mma": (
+        one("causal, grouped heads", B.attention(1, 2, 1, 40, 150, 32, causal=True)),
+        one("one below", B.attention(1, 1, 1, 31, 191, 16)),
+        one("mask", B.attention(1, 2, 2, 33, 130, 32, mask="add", token_major=True, dtype="f16")),
+        one("symbolic", B.attention(1, 2, 1, S, S, 16, causal=True), s=140),
+    ),
+    "attention": (
+        one("causal, grouped heads", B.attention(1, 2, 1, 20, 75, 16, causal=True)),
+        one("f32", B.attention(1, 1, 1, 17, 33, 16, dtype="f32")),
+        one("mask", B.attention(1, 2, 2, 9, 70, 16, mask="add", dtype="f16")),
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A kernel to mutate.  `key` is its group and number."""
+
+    key: str
+    case: Case
+    kernel: Kernel
+
+
+@functools.lru_cache(4)
+def subjects(count: int, seed: int) -> list[Subject]:
+    """`count` kernels of every group and the kernels written by hand."""
+    found = []
+    for group in GROUPS:
+        made = _long(group, count, seed) if group in LONG else _sampled(group, count, seed)
+        found += [Subject(f"{group}: {n}", case, kernel) for n, (case, kernel) in enumerate(made)]
+    found += [Subject(f"hopper: {n}", case, kernel) for n, (case, kernel) in enumerate(hopper()[: count + 1])]
+    hand = {"warp": fixtures.warp_reverse, "last block": fixtures.last_block, "atomics": fixtures.atomic_sum}
+    return [*found, *(Subject(f"{name}: 0", *make()) for name, make in hand.items())]
+
+
+def hopper() -> list[tuple[Case, Kernel]]:
+    """Products by TMA and wgmma written by hand: ragged tiles, one or two groups, persistent, both ways to store."""
+    many: tuple[dict[str, Any], ...] = (
+        {"m": 200, "n": 136, "k": 264, "stages": 2, "blocks": 2},
+        {"m": 136, "n": 72, "k": 328, "tile_n": 64, "stages": 3, "groups": 1, "blocks": 1},
+        {"m": 130, "n": 200, "k": 200, "stages": 2, "store": "direct", "blocks": 2},
+        {"m": 300, "n": 72, "k": 200, "tile_n": 64, "stages": 2, "groups": 1, "cluster": 2, "blocks": 2},
+        {"m": 264, "n": 136, "k": 72, "stages": 4, "blocks": 2},
+    )
+    return [
+        (one(f"hopper {o['m']}x{o['n']}x{o['k']}", _product(o["m"], o["n"], o["k"]), True), hopper_gemm(**o))
+        for o in many
+    ]
+
+
+def _product(m: int, n: int, k: int) -> Body:
+    """x * W.T with its operands in this order, which normal form may change."""
+    i, j = B.axes(m, n)
+    r = ax("r", k)
+    value = fold("sum", r, scalar("mul", load(0, (i, r), "bf16"), load(1, (j, r), "bf16")), "bf16")
+    slots = (B.tensor("bf16", m, k), B.tensor("bf16", n, k))
+    return Body((Out((i, j), (i, j), value, B.tensor("bf16", m, n)),), slots)
+
+
+def _sampled(group: str, count: int, seed: int) -> list[tuple[Case, Kernel]]:
+    return [(s.case, s.kernel) for s in sampled(group, count, f"mutate {seed}")]
+
+
+def _long(group: str, count: int, seed: int) -> list[tuple[Case, Kernel]]:
+    rng = random.Random(f"mutate {group} {seed}")
+    made = []
+    for n in range(count):
+        c = LONG[group][n % len(LONG[group])]
+        rows = schedule_rows([c.body], CARD, c.sizes, RULESETS).rows[c.body.hash]
+        r = rng.choice([r for r in rows if GROUPS[group].takes(r)])
+        made.append((c, lower(c.body, r.family, r.row, CARD, "k_test", limits={"s": 512})))
+    return made

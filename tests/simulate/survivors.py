@@ -1,0 +1,107 @@
+"""Mutants that do the same as their kernel for a reason that no automatic proof gives, with that reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from emmy.ir.kernel import For, Kernel, bodies
+from tests.simulate.edits import Mutant, Path
+
+Holds = Callable[[Kernel, Mutant], bool]
+
+
+def _of(family: str, pattern: str) -> Holds:
+    """A site of a family's kernels (as the kernel's comment says) whose text matches."""
+    return lambda kernel, m: kernel.comment.startswith(family) and re.search(pattern, m.site) is not None
+
+
+def in_loop(kernel: Kernel, path: Path) -> bool:
+    """True where a loop is around the statement."""
+    body = kernel.body
+    for i, k in zip(path[:-1:2], path[1::2], strict=True):
+        if isinstance(body[i], For):
+            return True
+        body = bodies(body[i])[k]
+    return False
+
+
+def _last_release(kernel: Kernel, m: Mutant) -> bool:
+    return _of("wgmma", r"if \(tid & 31\) < 1$|arrive free empty")(kernel, m) and not in_loop(kernel, m.path)
+
+
+LAST: Final = "The release of the last tile: nobody waits for its place in the ring again."
+# operator -> (where it holds, why the mutant then does the same)
+REASONS: Final[dict[str, tuple[tuple[Holds, str], ...]]] = {
+    "comparison off by one": (
+        (_last_release, LAST),
+        (
+            _of("map", r"if \(\(\(q - tid\) >> \d+\) == \d+\) && \(tid == \d+\)$"),
+            "The elements after the last whole vector are taken by one thread. With `!=` in the block's condition, and "
+            "two blocks in the grid, it is the same thread of the other block: still one, and what it takes depends on "
+            "no index of its own.",
+        ),
+    ),
+    "guard inverted": (
+        (
+            _of("row", r"if rank == 0$"),
+            "Two threads share the row and both hold its sum: the other one stores it.",
+        ),
+        (
+            _last_release,
+            LAST,
+        ),
+    ),
+    "wrong start of an accumulator": (
+        (
+            _of("attention", r"score\[\d+\] = 0$|acc\d* = 0$"),
+            "All scores grow by one number, which softmax does not see.",
+        ),
+        (
+            _of("attention", r"sum(\[\d+\])? = 0$"),
+            "The sum is scaled by exp(-infinity - maximum) = 0 before the first key's weights are added.",
+        ),
+    ),
+    "shuffle lane": (
+        (
+            _of("", r"xor"),
+            "A sum over lanes by exchanges with lane ^ 16, ^ 8, .. ^ 1: the masks with one of them changed by 1 still "
+            "span all lanes, so that each lane is added once, in another order.",
+        ),
+    ),
+    "ring arrive dropped": ((_last_release, LAST),),
+    "arrived twice": ((_last_release, LAST),),
+    "guard dropped": (
+        (_last_release, LAST),
+        (
+            _of("", r"if \(t \+ \d+\) < |if more$"),
+            "A tile behind the last one is fetched, too: its loads are masked, and its place is never read.",
+        ),
+    ),
+    "overlay added": (
+        (
+            lambda kernel, m: kernel.threads == 256 and m.site == "sum0_tile over b_tile",
+            "One group of consumers, which waits for all of its products before it stores what the cluster will "
+            "read: by then nothing reads the ring, and no box is on its way to it.",
+        ),
+    ),
+    "another named barrier": (
+        (
+            lambda kernel, m: kernel.threads == 256,
+            "One group of consumers: no other barrier has that number.",
+        ),
+    ),
+    "wgmma fence dropped": (
+        (
+            lambda kernel, m: len(m.path) > 4,
+            "In the loop over tiles. The first products have a fence of their own before the loop, and nothing but "
+            "wgmma touches the accumulators in it: PTX asks for a fence before the first wgmma and after other uses.",
+        ),
+    ),
+}
+
+
+def reason(operator: str, kernel: Kernel, m: Mutant) -> str:
+    """Why the mutant does the same; empty where nothing is known."""
+    return next((why for holds, why in REASONS.get(operator, ()) if holds(kernel, m)), "")
