@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -235,18 +235,27 @@ def _as_measured(s: Saturation, cache: CubinCache | None) -> Saturation:
     best = min(newest, key=lambda p: (newest[p], p), default=mine)
     if mine not in newest or newest[best] >= newest[mine]:
         return s
+    try:
+        return of_pieces(s, best, s.selection.evidence, s.regime, cache)
+    except LoweringError as e:
+        return replace(s, notes=(*s.notes, f"the plan that was faster as a whole cannot be made again: {e.what}"))
+
+
+def of_pieces(
+    s: Saturation, pieces: Sequence[str], evidence: Snapshot, regime: Regime, cache: CubinCache | None = None
+) -> Saturation:
+    """The plan of these launches (`pieces_of`); what runs at build is as in `s`.  LoweringError where there is none."""
     only = {}
-    for piece in best:
+    for piece in pieces:
         body, family, row = piece.split(" ", 2)
         only[body] = (family, row)
     for c in s.launches:
         if c.at_build:
             only.setdefault(c.priced.body.hash, (c.priced.scheduled.family, c.priced.scheduled.row.text))
-    try:
-        other = choose_again(s, s.selection.evidence, cache=cache, only=only)
-    except (LoweringError, Unmade) as e:
-        return replace(s, notes=(*s.notes, f"the plan that was faster as a whole cannot be made again: {e.what}"))
-    return other if pieces_of(other.chosen) == best else s
+    made = choose_again(s, evidence, regime, cache, only)
+    if pieces_of(made.chosen) != tuple(pieces):
+        raise LoweringError("its launches now make another plan")
+    return made
 
 
 def opaque_candidates(s: Saturation) -> list[Candidate]:
@@ -446,6 +455,6 @@ class _Kernels:
 
 
 __all__ = [
-    "Observer", "Options", "Saturation", "choose_again", "opaque_candidates", "pieces_of", "program_key", "regime_of",
-    "saturate_program",
+    "Observer", "Options", "Saturation", "choose_again", "of_pieces", "opaque_candidates", "pieces_of", "program_key",
+    "regime_of", "saturate_program",
 ]  # fmt: skip

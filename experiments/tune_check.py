@@ -2,9 +2,9 @@
 
     python -m experiments.tune_check --out OUT [--what rate,layer] [--budget 5m] [--model Qwen/Qwen3-0.6B]
 
-`rate` tunes single kernels for a minute each and prints measured rows a second.  `layer` tunes one layer of a model, tunes
-it again (nothing may be measured twice), and runs it with `--strict-evidence`.  `OUT/tune.json` holds what was found;
-the exit code is 1 where something is not as it should be.
+`rate` tunes single kernels for a minute each and prints measured rows a second.  `layer` tunes one layer of a model,
+tunes it again (nothing may be measured twice), and runs it with `--strict-evidence`.  `OUT/tune.json` holds what was
+found; the exit code is 1 where something is not as it should be.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def tune(name: str, words: list[str], database: Path, budget: str, problems: lis
     print(f"{name}: {found['measured']} measured, {found['recalled']} known, failures {found['failures']}, "
           f"{rate:.1f} a second ({busy:.1f} while the GPU had work), {seconds:.0f} s; {found['stopped']}")  # fmt: skip
     for b in found["bodies"]:
-        print(f"  {b['kernel']}: {b['measured']} of {b['rows']}, first {b['first_us']:.2f} us, best {b['best_us']:.2f} us "
-              f"{b['row']} {b['failed'] or ''} {b['stopped']}")  # fmt: skip
+        times = f"first {b['first_us']:.2f} us, best {b['best_us']:.2f} us"
+        print(f"  {b['kernel']}: {b['measured']} of {b['rows']}, {times} {b['row']} {b['failed'] or ''} {b['stopped']}")
     for which in ("untuned", "tuned"):
         if which in plan:
             p = plan[which]

@@ -10,7 +10,7 @@ from emmy.errors import LoweringError
 from emmy.extract.records import KernelRecord, Run, Snapshot
 from emmy.extract.store import Store
 from emmy.runtime.cache import CubinCache
-from emmy.saturation import Saturation, choose_again
+from emmy.saturation import Saturation, choose_again, of_pieces, pieces_of
 from emmy.tune.executors import Executor
 from emmy.tune.packet import write_packet
 from emmy.tune.plans import Compared, compare_plans, plan_group
@@ -55,7 +55,13 @@ def tune(
     plans = compare_plans(
         untuned, outcome.saturation, executor, store, tuner.regime, tuner.recorder.now(), tuner.cache, tuner.known
     )
-    return Tuned(outcome, plans, untuned if plans.keep == "untuned" else outcome.saturation)
+    if plans.keep == "tuned":
+        return Tuned(outcome, plans, outcome.saturation)
+    try:
+        kept = of_pieces(untuned, pieces_of(untuned.chosen), tuner.evidence(), tuner.regime, tuner.cache)
+    except LoweringError:  # a launch of it failed since
+        kept = outcome.saturation
+    return Tuned(outcome, plans, kept)
 
 
 def _untuned(s: Saturation, tuner: Tuner) -> Saturation:

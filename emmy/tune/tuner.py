@@ -47,6 +47,9 @@ AHEAD: Final = 3  # batches that wait, compiled or compiling, for each that is m
 AGAIN: Final = 0.25
 # the anchor may take this much longer or shorter than before: more is a change of the card, not of a row
 DRIFT: Final = 0.1
+# seconds beyond the budget for bodies of the final plan of which nothing was measured, and rows of each
+GRACE: Final = 20.0
+FEW_ROWS: Final = 6
 # failures that another process, or the machine, may have caused
 DOUBTFUL: Final = ("crash", "timeout")
 
@@ -153,6 +156,7 @@ class Tuner:
                 stopped = self._rounds(added)
                 if not stopped:
                     s = self.informed(s)
+            s = self._settled(s)
         finally:
             self.builders.close()
             self._salvage()
@@ -169,7 +173,7 @@ class Tuner:
 
     def outcome(self, s: Saturation, stopped: str) -> Outcome:
         return Outcome(
-            self.informed(s), list(self.subjects.values()), self.regime, self.measured, self.recalled, self.failures,
+            s, list(self.subjects.values()), self.regime, self.measured, self.recalled, self.failures,
             time.monotonic() - self.began, self.device_seconds, stopped,
         )  # fmt: skip
 
@@ -219,10 +223,48 @@ class Tuner:
             )
         return replace(mine, gpu=gpu, compiler=f"nvrtc-{nvrtc_version()}")
 
-    def _add_subjects(self, s: Saturation) -> int:
+    def _settled(self, s: Saturation) -> Saturation:
+        """The plan of what was measured: where it has bodies of which nothing was, a few rows of each are measured now,
+        for a short while beyond the budget; then the plan is chosen among measured bodies."""
+        until = time.monotonic() + max(GRACE, 0.1 * self.options.budget)
+        while True:
+            s = self.informed(s)
+            unknown = [c for c in s.launches if not c.at_build and c.priced.decision.tier in ("predicted", "safe")]
+            bodies = {c.priced.body.hash for c in unknown}
+            if not bodies:
+                return s
+            self._add_subjects(s, plans=1)
+            subjects = [x for b, x in self.subjects.items() if b in bodies and not x.stopped and not x.space.tried]
+            if not subjects or time.monotonic() >= until:
+                return self._among_measured(s)
+            for x in subjects:
+                self._build(x, [k for k, _ in x.space.propose(FEW_ROWS)])
+            while self.building or self.running:
+                self._submit()
+                self._collect()
+                if time.monotonic() >= until:
+                    self._abandon()
+
+    def _among_measured(self, s: Saturation) -> Saturation:
+        """The best plan of measured bodies; `s` where they make none."""
+        only = {
+            x.body.hash: (r.family, r.row.text)
+            for x in self.subjects.values()
+            if x.space.best is not None and (r := x.row(x.space.best))
+        }
+        for c in s.launches:
+            if c.at_build:
+                only.setdefault(c.priced.body.hash, (c.priced.scheduled.family, c.priced.scheduled.row.text))
+        try:
+            return choose_again(s, self.evidence(), self.regime, self.cache, only)
+        except LoweringError:
+            self.note("the measured kernels alone make no plan: some launches rest on predictions")
+            return s
+
+    def _add_subjects(self, s: Saturation, plans: int | None = None) -> int:
         """Subjects for bodies that the plans use now; weights of the others follow the plan.  How many are new."""
         added = 0
-        found = wanted_bodies(s, self.options.mix.plans)
+        found = wanted_bodies(s, plans or self.options.mix.plans)
         weights = {b.hash: w for _, b, w in found}
         for key, subject in self.subjects.items():
             subject.weight = weights.get(key, 0.1)

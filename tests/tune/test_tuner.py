@@ -223,9 +223,29 @@ def test_an_interrupted_run_keeps_what_was_measured(run: Run) -> None:
 
 
 def test_a_budget_ends_the_search_with_what_there_is(run: Run) -> None:
-    found = run(budget=1e-3)
+    found = run(budget=1e-3, rows=None)
     assert found.outcome.stopped == "the budget is spent"
-    assert found.saturation.launches
+    assert found.outcome.measured <= 12
+
+
+def test_nothing_of_the_final_plan_rests_on_a_prediction(run: Run) -> None:
+    found = run(CHAIN, budget=1e-3, rows=None)
+    tiers = {c.priced.decision.tier for c in found.saturation.launches if not c.at_build}
+    assert tiers == {"measured"}
+
+
+class Slow(StandIn):
+    """Everything takes many times what is predicted, so that bodies that were not measured look better."""
+
+    def result(self, c: Any, task: Any) -> Any:
+        r = super().result(c, task)
+        return r | {k: 20 * r[k] for k in ("median", "p10", "p90")} if r["ok"] else r
+
+
+def test_bodies_that_look_better_only_as_they_were_not_measured_are_measured(run: Run) -> None:
+    found = run(CHAIN, executor=Slow(), budget=1e-3, rows=None)
+    assert {c.priced.decision.tier for c in found.saturation.launches if not c.at_build} == {"measured"}
+    assert found.outcome.measured > 6
 
 
 def failing_for(store: type[Store], times: int) -> Callable[..., None]:
