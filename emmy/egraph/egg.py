@@ -1,8 +1,9 @@
 """The one place that touches egglog: rule files in, facts in, one ruleset at a time, rows out.
 
 Rule files are read as s-expressions first, so that a rule can be held by name and every action that builds an e-node
-also records the rule that built it (`by_<Constructor>` functions, first writer wins).  Facts travel as TSV files, which
-egglog loads in linear time; nothing large is ever parsed as program text.
+also records the rule that built it (`by_<Constructor>` relations: every rule that built it, so that what is told does
+not depend on the order of rules and rows).  Facts travel as TSV files, which egglog loads in linear time; nothing large
+is ever parsed as program text.
 """
 
 from __future__ import annotations
@@ -141,6 +142,9 @@ class Egg:
     graph: Any = field(default_factory=bindings.EGraph)
     signatures: dict[str, Signature] = field(default_factory=dict)
     rules: dict[str, str] = field(default_factory=dict)
+    # text by text, in the order in which they were added: of two rules that build one node the earlier text's is told
+    ranks: dict[str, int] = field(default_factory=dict)
+    texts: int = 0
 
     def load(self, *paths: Path) -> None:
         for path in paths:
@@ -151,6 +155,7 @@ class Egg:
         for key, value in self.constants.items():
             text = text.replace(f"@{key}@", str(value))
         out: list[str] = []
+        self.texts += 1
         for command in read_sexps(text):
             self._declare(command)
             if command[0] == "rule":
@@ -159,11 +164,13 @@ class Egg:
                     continue
                 if name:
                     self.rules[name] = _option(command, ":ruleset")
+                    self.ranks.setdefault(name, self.texts)
                     command = self._with_provenance(command, name)
             out.append(show(command))
             if command[0] == "constructor" and command[3] in self.provenance:
-                out.append(f"(function by_{command[1]} {show(command[2])} String :merge old)")
-                self.signatures[f"by_{command[1]}"] = Signature(command[2], "String", False)
+                columns = [*command[2], "String"]
+                out.append(f"(relation by_{command[1]} {show(columns)})")
+                self.signatures[f"by_{command[1]}"] = Signature(columns, "Unit", False)
         self._include("\n".join(out))
 
     def _declare(self, command: list[Any]) -> None:
@@ -173,7 +180,7 @@ class Egg:
             self.signatures[command[1]] = Signature(command[2], "Unit", False)
 
     def _with_provenance(self, command: list[Any], name: str) -> list[Any]:
-        """Adds `(set (by_C args) name)` for each constructor that an action builds, and `ord` to its `let`s.
+        """Adds `(by_C args name)` for each constructor that an action builds, and `ord` to its `let`s.
 
         A rule that binds `lo` (largest operand's ord) and `hi` (the result's) has its new nodes spaced between them.
         """
@@ -181,8 +188,9 @@ class Egg:
         extra: list[Any] = []
 
         lets = [a for a in actions if a[0] == "let"]
+        told = any(a[0].startswith("by_") for a in actions)  # a rule that reads facts says whose they are
         for action in actions:
-            if action[0] in ("let", "union", "set"):
+            if action[0] in ("let", "union", "set") and not told:
                 for part in action[1:]:
                     self._note(part, name, extra)
         if any(p[0] == "=" and p[1] == "hi" for p in premises):
@@ -201,7 +209,7 @@ class Egg:
         for x in sexp[1:]:
             self._note(x, name, extra)
         if f"by_{sexp[0]}" in self.signatures:
-            extra.append(["set", [f"by_{sexp[0]}", *sexp[1:]], f'"{name}"'])
+            extra.append([f"by_{sexp[0]}", *sexp[1:], f'"{name}"'])
 
     def _include(self, text: str) -> None:
         with _scratch(text, ".egg") as path:
@@ -259,12 +267,25 @@ class Frozen:
         return {"i64": graph.value_to_i64, "String": graph.value_to_string}.get(sort)
 
     def made(self) -> Counter[str]:
-        """How many e-nodes each rule built first (those of sorts with provenance)."""
+        """How many e-nodes each rule built (those of sorts with provenance); one that several built counts for each."""
         counts: Counter[str] = Counter()
-        for name, signature in self.egg.signatures.items():
-            if name.startswith("by_") and signature.output == "String":
-                counts.update(row[-1] for row in self.rows(name))
+        for name in self.egg.signatures:
+            if name.startswith("by_"):
+                counts.update(row[-1] for row in self.rows(name) if row[-1])
         return counts
+
+    def makers(self, constructor: str) -> dict[tuple[Any, ...], str]:
+        """Arguments of each e-node of a constructor -> the rule that built it.
+
+        Of several, the one whose text was added first, then the least name; a name that is no rule's goes before all.
+        """
+        ranks = self.egg.ranks
+        found: dict[tuple[Any, ...], str] = {}
+        for *args, name in self.rows(f"by_{constructor}"):
+            if name:
+                key = tuple(args)
+                found[key] = min(found.get(key, name), name, key=lambda n: (ranks.get(n, 0), n))
+        return found
 
     def size(self) -> int:
         """E-nodes: rows of all constructors."""

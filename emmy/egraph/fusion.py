@@ -344,7 +344,7 @@ def _launch_rule(n: int) -> str:
     return (
         f"(relation rL{n} (i64 String i64 i64 String{' i64' * n}))"
         f"(rule ((rL{n} l h o k r {names}) (= t (node o)) {premises})"
-        f" ((let u (Launch (Body h) {vector})) (set (by_Launch (Body h) {vector}) r) (union t (Out u k)))"
+        f" ((let u (Launch (Body h) {vector})) (by_Launch (Body h) {vector} r) (union t (Out u k)))"
         f' :ruleset load :name "launch-{n}")'
     )
 

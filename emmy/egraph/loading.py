@@ -57,7 +57,7 @@ def load_rules() -> str:
         text.append(f"(relation r{kind} (i64 String {' '.join(columns)}))")
         text.append(
             f"(rule ((r{kind} i by {' '.join(names)}){premises})"
-            f" ((set (by_{kind} {args}) by) (set (node i) ({kind} {args})))"
+            f" ((by_{kind} {args} by) (set (node i) ({kind} {args})))"
             f' :ruleset load :name "source-{kind}")'
         )
     text.append("(relation rOrd (i64 i64))")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from emmy.egraph.egg import Egg
-from emmy.egraph.loading import SOURCE, Shapes
+from emmy.egraph.loading import Shapes
 from emmy.ir.loop import Tensor
 from emmy.ir.tensor import PRIMITIVES, SIGNATURES
 
@@ -52,7 +52,7 @@ def number(egg: Egg, shapes: Shapes) -> Numbering:
         number_of.setdefault(value, i)
         numbers[i] = number_of[value]
     pending = [(kind, row[:-1], row[-1]) for kind in SIGNATURES if kind != "Input" for row in frozen.rows(kind)]
-    pending = _assign(egg, pending, number_of, max(numbers, default=-1) + 1)
+    _assign(egg, pending, number_of, max(numbers, default=-1) + 1)
     egg.run("load", saturate=True)
     egg.run("analysis", saturate=True)
     frozen = egg.freeze()
@@ -102,27 +102,48 @@ def settle(prims: Iterable[Prim], order: Mapping[int, int], inputs: Iterable[int
     return {**order, **settled}
 
 
-def _assign(egg: Egg, rows: list[Any], number_of: dict[Any, int], next_number: int) -> list[Any]:
-    """Operands first: a class whose operands are numbered gets the next number.  Returns nothing left over."""
-    while rows:
-        rest = []
-        tables: dict[str, list[tuple[object, ...]]] = defaultdict(list)
-        for kind, args, value in rows:
-            signature = SIGNATURES[kind]
-            if any(k == "t" and a not in number_of for a, k in zip(args, signature, strict=True)):
-                rest.append((kind, args, value))
-                continue
-            if value not in number_of:
-                number_of[value] = next_number
-                cells = [number_of[a] if k == "t" else a for a, k in zip(args, signature, strict=True)]
-                tables[f"r{kind}"].append((next_number, SOURCE, *cells))  # the e-node stands already, with its rule
-                next_number += 1
-        for relation, facts in tables.items():
-            egg.facts(relation, facts)
-        if len(rest) == len(rows):
-            raise AssertionError("a class of the model e-graph has no operands in order: a rule built a cycle")
-        rows = rest
-    return rows
+def _assign(egg: Egg, rows: list[Any], number_of: dict[Any, int], next_number: int) -> None:
+    """Operands first: a class whose operands are numbered gets the next number, by the least of its rows.
+
+    Of the rows that are ready the least is taken, by constructor, arguments and operands' numbers, so that numbers do
+    not depend on the order in which the e-graph gives its rows.
+    """
+    waiting: dict[int, int] = {}
+    readers: dict[Any, list[int]] = defaultdict(list)
+    ready: list[tuple[tuple[str, ...], int]] = []
+
+    def cells(k: int) -> list[object]:
+        kind, args, _ = rows[k]
+        return [number_of[a] if c == "t" else a for a, c in zip(args, SIGNATURES[kind], strict=True)]
+
+    def push(k: int) -> None:
+        key = (rows[k][0], *(f"{c:09d}" if isinstance(c, int) else str(c) for c in cells(k)))
+        heapq.heappush(ready, (key, k))
+
+    for k, (kind, args, _) in enumerate(rows):
+        missing = {a for a, c in zip(args, SIGNATURES[kind], strict=True) if c == "t" and a not in number_of}
+        waiting[k] = len(missing)
+        for a in missing:
+            readers[a].append(k)
+        if not missing:
+            push(k)
+    tables: dict[str, list[tuple[object, ...]]] = defaultdict(list)
+    while ready:
+        _, k = heapq.heappop(ready)
+        kind, _, value = rows[k]
+        if value in number_of:
+            continue
+        number_of[value] = next_number
+        tables[f"r{kind}"].append((next_number, "", *cells(k)))  # the e-node stands already, with its rule
+        next_number += 1
+        for reader in readers.pop(value, ()):
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                push(reader)
+    if any(value not in number_of for _, _, value in rows):
+        raise AssertionError("a class of the model e-graph has no operands in order: a rule built a cycle")
+    for relation, facts in tables.items():
+        egg.facts(relation, facts)
 
 
 def _prims(frozen: Any, by_value: dict[Any, int], shapes: Shapes) -> tuple[list[Prim], dict[int, str]]:
@@ -132,7 +153,7 @@ def _prims(frozen: Any, by_value: dict[Any, int], shapes: Shapes) -> tuple[list[
         if kind == "Input" or kind not in PRIMITIVES:
             continue
         signature = SIGNATURES[kind]
-        made_by = {_key(r[:-1], by_value): r[-1] for r in frozen.rows(f"by_{kind}")}
+        made_by = {_key(args, by_value): rule for args, rule in frozen.makers(kind).items()}
         for row in sorted(frozen.rows(kind), key=lambda r: _key(r, by_value)):
             *args, value = row
             operands = tuple(by_value[a] for a, k in zip(args, signature, strict=True) if k == "t")

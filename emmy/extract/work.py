@@ -323,9 +323,9 @@ class _Analysis:
                 continue
             out = self.first_out[node]
             fast = out.axes[-1] if out.axes and out.axes[-1] in node.free else None
-            bound = [a for a in node.free if a not in out.axes]
+            bound = [a for a in node.axes if a not in out.axes]
             if fast is None and bound:
-                fast = bound[0]
+                fast = bound[-1]  # of folds over several axes threads follow the innermost
             element = dtype(node.dtype).bytes
             size = float(self.product(node.free) * element)
             walked = any(not _strided(node.index, a) for a in bound)

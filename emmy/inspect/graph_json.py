@@ -55,7 +55,7 @@ def graph_to_json(s: Saturation) -> dict[str, Any]:
         "equal": [[h, s.model.loops.best(b).hash] for h, b in bodies.items() if s.model.loops.best(b) is not b],
         "schedules": {
             h: {"rows": [[r.family, r.row.text] for r in rows], "declined": s.selection.declined.get(h, {})}
-            for h, rows in s.selection.rows.items()
+            for h, rows in sorted(s.selection.rows.items())
         },
     }  # fmt: skip
 

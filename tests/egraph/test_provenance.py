@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from emmy.egraph.egg import Frozen
 from emmy.egraph.fusion import Fusion, Launch
 from emmy.egraph.loading import SOURCE
 from emmy.egraph.loop import LoopGraph
@@ -52,17 +51,13 @@ def full(program: str) -> ModelGraph:
     return p.saturate(*PROGRAMS[program](p))
 
 
-def written_by_rules(frozen: Frozen, kind: str) -> dict[tuple[object, ...], str]:
-    return {row[:-1]: row[-1] for row in frozen.rows(f"by_{kind}")}
-
-
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_e_node_says_which_rule_made_it(program):
     model = full(program)
     frozen = model.egg.freeze()
     known = model.egg.rules.keys()
     for kind in (*SIGNATURES, "Launch"):
-        made = written_by_rules(frozen, kind)
+        made = frozen.makers(kind)
         for row in frozen.rows(kind):
             assert row[:-1] in made, (kind, row)
         assert set(made.values()) <= known | {SOURCE}, kind
@@ -82,7 +77,7 @@ def test_e_nodes_that_the_program_did_not_write_come_from_a_rewriting_rule(progr
 def test_every_launch_is_an_e_node_of_its_result(program):
     model = full(program)
     frozen = model.egg.freeze()
-    made = written_by_rules(frozen, "Launch")
+    made = frozen.makers("Launch")
     assert set(made.values()) == {l.rule for l in model.launches if l.rule in made.values()}
     assert 0 < len(frozen.rows("Launch")) <= len(model.launches) <= len(frozen.rows("Out"))
     assert {l.rule for l in model.launches} <= model.egg.rules.keys()
