@@ -64,7 +64,7 @@ class MeasuredBody:
     @property
     def uniform(self) -> int:
         """Rows that were drawn uniformly from the legal ones."""
-        return sum(r.measurement.drawn == "uniform" for r in self.rows)
+        return sum(r.measurement.uniform for r in self.rows)
 
 
 Folds = Callable[[MeasuredBody], Predict]

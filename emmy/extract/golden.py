@@ -216,7 +216,8 @@ def _row_json(r: GoldenRow) -> dict[str, Any]:
         m = r.measurement
         row |= {"n": m.n, "median": m.median, "p10": m.p10, "p90": m.p90}
         row |= {"clock_before": m.clock_before, "clock_after": m.clock_after, "when": m.when}
-        row |= {"drawn": m.drawn} if m.drawn else {}
+        drawn = "uniform" if m.uniform else m.drawn
+        row |= {"drawn": drawn} if drawn else {}
     return row
 
 

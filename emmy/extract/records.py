@@ -55,6 +55,11 @@ class Measurement:
     drawn: str = ""
 
     @property
+    def uniform(self) -> bool:
+        """Drawn uniformly from the legal rows; `emmy tune` says so in the source."""
+        return "uniform" in (self.drawn, self.source.removeprefix("tune-"))
+
+    @property
     def spread(self) -> float:
         return (self.p90 - self.p10) / self.median if self.median > 0 else float("inf")
 

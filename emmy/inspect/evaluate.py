@@ -123,8 +123,8 @@ def variants(found: MeasuredBody, predict: Predict) -> Variants:
     rows = tuple(
         Variant(
             r.scheduled.family, r.scheduled.row.text, r.seconds, r.seconds / found.best.seconds, float(p),
-            (r.scheduled.family, r.scheduled.row.text) in spelled, r.measurement.n, r.measurement.drawn,
-            r.measurement.source,
+            (r.scheduled.family, r.scheduled.row.text) in spelled, r.measurement.n,
+            "uniform" if r.measurement.uniform else r.measurement.drawn, r.measurement.source,
         )
         for r, p in zip(found.rows, predicted, strict=True)
     )  # fmt: skip

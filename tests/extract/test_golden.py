@@ -135,3 +135,8 @@ def test_compile_sees_golden_rows_unless_they_are_off(tmp_path):
     assert rows({}, replace(HERE, numerics="fast")) == ([], ())
     found, lost = rows({"EMMY_GOLDEN_FILE": str(tmp_path / "missing.json")})
     assert found == ["g", "own"] and "golden" in lost[0]
+
+
+def test_rows_that_a_tuner_drew_uniformly_stay_known_as_such(tmp_path):
+    path = golden(tmp_path / "g.json", measurement("a", source="tune-uniform"), measurement("b", 2e-5, source="tune"))
+    assert {m.row: m.uniform for m in read_golden(path).measurements} == {"a": True, "b": False}
