@@ -78,6 +78,9 @@ def tune_command(o: TuneCommand) -> None:
         assert executor is not None
         with Report() as report:
             tuned = tune(s, executor, store, wanted, report.note, report.observe, command=" ".join(sys.argv[:8]))
+    except KeyboardInterrupt:
+        note("interrupted: what was measured is kept, the same command goes on from there")
+        raise typer.Exit(130) from None
     finally:
         if executor is not None:
             executor.close()

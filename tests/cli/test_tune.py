@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from emmy.extract.store import Store
 from tests.cli.conftest import Emmy
 
 pytestmark = pytest.mark.nvrtc
@@ -64,3 +69,30 @@ def test_times_are_written_as_people_do(text: str, seconds: float) -> None:
     from emmy.cli.tune import parse_seconds
 
     assert parse_seconds(text) == seconds
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    code = "torch.nn.Linear(256,256,bias=False,dtype=torch.bfloat16)(torch.randn(128,256,dtype=torch.bfloat16))"
+    words = [sys.executable, "-m", "emmy.cli.main", "tune", "--stand-in", "--effort", "full", "-c", code]
+    own = {
+        "EMMY_TUNE_DB": str(tmp_path / "e.duckdb"),
+        "EMMY_CACHE_DIR": str(tmp_path / "cache"),
+        "EMMY_GOLDEN_FILE": "",
+    }
+    root = str(Path(__file__).parents[2])
+    with subprocess.Popen(
+        words, env={**os.environ, **own, "PYTHONPATH": root}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as first:
+        assert first.stderr is not None
+        line = next(l for l in first.stderr if " rows, best" in l)
+        first.send_signal(signal.SIGINT)
+        rest = first.stderr.read()
+    assert first.returncode == 130 and "the same command goes on" in rest, line + rest
+    kept = len(Store(tmp_path / "e.duckdb").measurements())
+    assert kept >= 12
+    again = subprocess.run(
+        [*words[:-2], "--budget", "1s", "--json", "-c", code], env={**os.environ, **own, "PYTHONPATH": root},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(again.stdout)["recalled"] == kept
