@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -50,6 +51,10 @@ SUBCORES: Final = 4.0  # of an SM; each has its own tensor core
 PRODUCERS: Final = 4.0  # warps of a wgmma kernel that only move data
 
 CONTRACTIONS: Final = ("tile", "mma", "wgmma", "attention")
+TERMS: Final = (
+    "seconds", "memory", "cache", "scattered", "tensor", "scalar", "shared", "started", "roofs", "waited", "serial",
+    "memory_bytes", "through", "steps", "waves", "resident", "warps", "active", "quantized",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +126,21 @@ def traffic(work: Work, configs: Sequence[KernelConfig], target: Target) -> tupl
     return _Model(work, configs, target, FITTED)._traffic()
 
 
-class _Columns:
+def terms_many(work: Work, configs: Sequence[KernelConfig], target: Target) -> tuple[dict[str, Array], Columns]:
+    """What the model's answer is made of, for each config, in one pass: `TERMS` by name, and the configs' columns."""
+    model = _Model(work, configs, target, FITTED)
+    return model.terms(), model.c
+
+
+class Columns:
     """The configs' fields as float arrays."""
 
     def __init__(self, configs: Sequence[KernelConfig]) -> None:
         self.family = np.array([c.family for c in configs])
-        for f in fields(KernelConfig):
-            if f.name != "family":
-                setattr(self, f.name, np.array([float(getattr(c, f.name)) for c in configs]))
+        names = [f.name for f in fields(KernelConfig) if f.name != "family"]
+        values = np.array(list(map(attrgetter(*names), configs)), np.float64).reshape(len(configs), len(names))
+        for name, column in zip(names, values.T, strict=True):
+            setattr(self, name, column.copy())
 
     block_threads: Array
     blocks: Array
@@ -153,6 +165,7 @@ class _Columns:
     turns: Array
     shares: Array
     staged: Array
+    swapped: Array
 
     def of(self, *families: str) -> Mask:
         return np.isin(self.family, families)
@@ -166,7 +179,7 @@ def _norm(terms: Sequence[Array], p: float) -> Array:
 class _Model:
     def __init__(self, work: Work, configs: Sequence[KernelConfig], target: Target, constants: Constants) -> None:
         self.work, self.t, self.k = work, target, constants
-        self.c = c = _Columns(configs)
+        self.c = c = Columns(configs)
         # a thread an output reads one element at a time, whatever the widest access could be
         c.vector = np.where(c.of("plain"), np.minimum(c.vector, work.element), c.vector)
         c.run = np.maximum(c.run, c.vector)
@@ -432,6 +445,10 @@ class _Model:
     # ---- together --------------------------------------------------------------------------------------------------
 
     def seconds(self) -> Array:
+        return self.terms()["seconds"]
+
+    def terms(self) -> dict[str, Array]:
+        """Seconds of each roof, of what a block waits for, and of all (`seconds`); and counts of what runs at once."""
         c, t, k, w = self.c, self.t, self.k, self.work
         memory_bytes, through = self._traffic()
         memory, cache = self._memory_seconds(memory_bytes, through)
@@ -442,7 +459,8 @@ class _Model:
         scalar = slots / (t.flops_f32 / 2.0) / busy * self.quantized
         tensor, smem = tensor * self.quantized, smem * self.quantized
         started = np.ceil(c.blocks / t.sms) * k.block_clocks / t.clock
-        roofs = _norm([memory, cache, self._scattered_seconds(), tensor, scalar, smem, started], k.norm)
+        scattered = self._scattered_seconds()
+        roofs = _norm([memory, cache, scattered, tensor, scalar, smem, started], k.norm)
         steps = np.maximum(1.0, w.depth / np.maximum(1.0, c.splits) / np.maximum(1.0, self._step_length()))
         turns = self.waves * steps / t.clock
         compute = _norm([tensor, scalar, smem], k.norm) / self.spread
@@ -457,9 +475,16 @@ class _Model:
         )
         # what the terms cannot tell apart: the row that leaves more of the SM to others
         frugal = 1.0 + 1e-4 * (c.registers / t.registers_thread + c.smem / t.smem_sm + c.block_threads / t.threads_sm)
-        frugal = frugal + 1e-5 * (c.group > 0)
-        total: Array = t.launch_seconds + (k.ramp_clocks / t.clock + _norm([roofs, serial], k.serial_norm)) * frugal
-        return total
+        # and what is left apart even then, so that no two configs tie
+        apart = 1e-7 * c.group + 2e-6 * c.turns + 3e-6 * c.staged + 1e-6 * c.shares + 4e-6 * c.swapped
+        frugal = frugal + 1e-5 * (c.group > 0) + apart + 1e-8 * c.hold_m + 1e-9 * c.tile_m
+        total = t.launch_seconds + (k.ramp_clocks / t.clock + _norm([roofs, serial], k.serial_norm)) * frugal
+        return {
+            "seconds": total, "memory": memory, "cache": cache, "scattered": scattered, "tensor": tensor,
+            "scalar": scalar, "shared": smem, "started": started, "roofs": roofs, "waited": waited, "serial": serial,
+            "memory_bytes": memory_bytes, "through": through, "steps": steps, "waves": self.waves,
+            "resident": self.resident, "warps": self.warps, "active": self.active, "quantized": self.quantized,
+        }  # fmt: skip
 
 
 def _pad(extent: int, tile: Array) -> Array:
@@ -469,4 +494,4 @@ def _pad(extent: int, tile: Array) -> Array:
     return padded
 
 
-__all__ = ["FITTED", "Constants", "predict", "predict_many", "roofline"]
+__all__ = ["FITTED", "TERMS", "Columns", "Constants", "predict", "predict_many", "roofline", "terms_many"]

@@ -101,4 +101,5 @@ def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> Ke
         turns=c.pingpong,
         shares=c.cluster,
         staged=c.out,
+        swapped=c.swapped,
     )

@@ -1,0 +1,260 @@
+"""The learned prior: what measurements of other bodies say about rows of this one.
+
+Regression trees correct the analytic prior in logarithms.  For a row x with the analytic prediction a(x) and the
+roofline f of its body, the members m of an ensemble (trained on different bodies) give corrections c_m(x), and
+
+    spread(x) = standard deviation of c_m(x)        trust(x) = 1 / (1 + (spread(x) / DOUBT)^2)
+    log(seconds(x) / f) = log(a(x) / f) + trust(x) * mean of c_m(x) + TIE * log(a(x) / f)
+
+so that where the members disagree, because no body like this one was measured, the analytic prior answers.  Nothing is
+cut off, so two rows tie only where the analytic prior says they are one; the last term keeps rows of one leaf apart
+whatever the trees were trained to predict.
+
+A file (`golden/prior_<gpu>_sm<capability>.npz`) holds arrays only and is read without pickle; it names the features and
+is refused where they are not today's.  It also holds its own report: for bodies that were held out in turn, the rank
+correlation and regret of both priors.  A model whose report says that it ranks worse than the analytic prior, or that
+does not reproduce the answers it was written with, is quarantined: the analytic prior answers, with a message.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from emmy.errors import StoreError
+from emmy.extract.features import FAMILIES, NAMES, features
+from emmy.extract.prior import roofline
+from emmy.extract.trees import LEAVES, Forest
+from emmy.extract.work import Work
+from emmy.ir.config import KernelConfig
+from emmy.ir.target import Target
+
+Array = npt.NDArray[np.float64]
+
+FORMAT: Final = "emmy-prior"
+VERSION: Final = 1
+MAX_BYTES: Final = 32 << 20
+POOLED: Final = "all"  # the model of families with few rows
+DOUBT: Final = 0.25
+TIE: Final = 1e-3
+MOST: Final = 4.0  # no correction is larger than a factor of e^4
+# A model may rank a little worse than the analytic prior, which is noise; more than this is quarantined.
+WORSE_RANK: Final = 0.05
+WORSE_REGRET: Final = 1.02
+_DO: Final = "fit it again with `emmy fit`, or use EMMY_PRIOR=analytic"
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A body that a model never saw: rows measured, rank correlation and regret of the learned and analytic prior."""
+
+    body: str
+    family: str
+    rows: int
+    rank: float
+    regret: float
+    analytic_rank: float
+    analytic_regret: float
+
+
+@dataclass(frozen=True)
+class LearnedPrior:
+    """Models by family (or POOLED) for one card.  `report`: how it ranked bodies that were held out in turn.
+
+    `sample` [rows, features] and `answers` [rows, members]: what the pooled model said when it was written.
+    """
+
+    gpu: str
+    capability: int
+    forests: Mapping[str, Forest]
+    report: tuple[HeldOut, ...] = ()
+    sample: Array | None = None
+    answers: Array | None = None
+
+    def seconds(self, work: Work, configs: Sequence[KernelConfig], target: Target) -> Array:
+        """Seconds of each config, in one pass."""
+        floor = roofline(work, target)
+        found = features(work, configs, target, floor)
+        return self.corrected(found.matrix, found.seconds, floor, found.family)
+
+    def corrected(self, matrix: Array, analytic: Array, floor: float, family: npt.NDArray[np.str_]) -> Array:
+        base = np.log(analytic / floor)
+        seconds: Array = floor * np.exp(base * (1.0 + TIE) + self.correction(matrix, family))
+        return seconds
+
+    def correction(self, matrix: Array, family: npt.NDArray[np.str_]) -> Array:
+        """What is added to the logarithm of the analytic prediction, disagreement taken off."""
+        added = np.zeros(len(matrix))
+        for name in np.unique(family):
+            forest = self.forests.get(str(name)) or self.forests.get(POOLED)
+            if forest is None:
+                continue
+            mine = family == name
+            values = forest.values(matrix[mine])
+            spread = values.std(axis=1)
+            added[mine] = np.clip(values.mean(axis=1), -MOST, MOST) / (1.0 + (spread / DOUBT) ** 2)
+        return added
+
+    def doubt(self) -> str:
+        """Why this model may not decide; empty where it may."""
+        forest = self.forests.get(POOLED)
+        if forest is not None and self.sample is not None and self.answers is not None:
+            if not np.allclose(forest.values(self.sample), self.answers, atol=1e-6):
+                return "it does not give the answers that it was written with"
+        if not self.report:
+            return ""
+        rank, other = (float(np.median(x)) for x in zip(*((r.rank, r.analytic_rank) for r in self.report), strict=True))
+        if rank < other - WORSE_RANK:
+            return f"on held-out bodies its rank correlation is {rank:.2f}, the analytic prior's {other:.2f}"
+        mine, theirs = (_geometric([getattr(r, n) for r in self.report]) for n in ("regret", "analytic_regret"))
+        if mine > WORSE_REGRET * theirs:
+            return f"on held-out bodies its regret is {mine:.3f}, the analytic prior's {theirs:.3f}"
+        return ""
+
+
+def _geometric(values: Sequence[float]) -> float:
+    return float(np.exp(np.mean(np.log(values))))
+
+
+def file_name(gpu: str, capability: int) -> str:
+    return f"prior_{re.sub(r'[^a-z0-9]+', '-', gpu.lower()).strip('-')}_sm{capability}.npz"
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+_REPORT: Final = ("rows", "rank", "regret", "analytic_rank", "analytic_regret")
+
+
+def save(prior: LearnedPrior, path: Path) -> None:
+    """Write the file; it appears whole or not at all.  StoreError where it cannot be written."""
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "format": np.array(FORMAT), "version": np.array(VERSION), "gpu": np.array(prior.gpu),
+        "capability": np.array(prior.capability), "features": np.array(NAMES), "models": np.array(list(prior.forests)),
+        "report_names": np.array([(r.body, r.family) for r in prior.report], np.str_).reshape(-1, 2),
+        "report": np.array([[getattr(r, n) for n in _REPORT] for r in prior.report], np.float64).reshape(-1, 5),
+        "sample": np.zeros((0, len(NAMES))) if prior.sample is None else prior.sample,
+        "answers": np.zeros((0, 0)) if prior.answers is None else prior.answers,
+    }  # fmt: skip
+    for name, f in prior.forests.items():
+        arrays |= {
+            f"{name}.members": np.array(f.members), f"{name}.feature": f.feature, f"{name}.threshold": f.threshold,
+            f"{name}.mask": f.mask, f"{name}.tree": f.tree, f"{name}.leaf": f.leaf,
+        }  # fmt: skip
+    part = path.with_name(path.name + ".part.npz")
+    try:
+        np.savez_compressed(part, allow_pickle=False, **arrays)
+        os.replace(part, path)
+    except OSError as error:
+        raise StoreError(f"prior {path} cannot be written: {error.strerror}", "name another file") from error
+
+
+def load(path: Path) -> LearnedPrior:
+    """The file's model, every array checked.  StoreError says what is wrong."""
+    try:
+        arrays = _arrays(path)
+    except OSError as error:
+        raise StoreError(f"prior {path} cannot be read: {error.strerror or error}", _DO) from error
+    except (ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
+        raise StoreError(f"prior {path} is no file of arrays: {error}", _DO) from error
+    check = _Check(path, arrays)
+    if check.text("format") != FORMAT:
+        raise StoreError(f"{path} is no prior (no format {FORMAT!r})", _DO)
+    if check.whole("version", 0, 1 << 30) != VERSION:
+        raise StoreError(f"prior {path} has version {check.whole('version', 0, 1 << 30)}, not {VERSION}", _DO)
+    if tuple(check.texts("features", 1).tolist()) != NAMES:
+        raise StoreError(f"prior {path} was fitted on features of another Emmy", _DO)
+    names = check.texts("models", 1).tolist()
+    if not set(names) <= {POOLED, *FAMILIES}:
+        raise StoreError(f"prior {path} has models of no family: {', '.join(names)[:80]}", _DO)
+    forests = {name: check.forest(name) for name in names}
+    report = check.report()
+    sample, answers = check.numbers("sample", 2), check.numbers("answers", 2)
+    whole = POOLED in forests and len(sample) and answers.shape == (len(sample), forests[POOLED].members)
+    if len(sample) and (not whole or sample.shape[1] != len(NAMES)):
+        raise check.wrong("sample", "a matrix of features, with as many answers")
+    return LearnedPrior(
+        check.text("gpu"), check.whole("capability", 50, 999), forests, report, sample if whole else None,
+        answers if whole else None,
+    )  # fmt: skip
+
+
+def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    if path.stat().st_size > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB")
+    with zipfile.ZipFile(path) as archive:
+        if sum(i.file_size for i in archive.infolist()) > 4 * MAX_BYTES:
+            raise ValueError(f"it unpacks to more than {4 * MAX_BYTES >> 20} MiB")
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+class _Check:
+    """Reads arrays by name and says which one is wrong."""
+
+    def __init__(self, path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        self.path, self.arrays = path, arrays
+
+    def wrong(self, name: str, expected: str) -> StoreError:
+        return StoreError(f"prior {self.path}: {name} must be {expected}", _DO)
+
+    def get(self, name: str, kinds: str, rank: int, expected: str) -> npt.NDArray[Any]:
+        found = self.arrays.get(name)
+        if found is None or found.dtype.kind not in kinds or found.ndim != rank:
+            raise self.wrong(name, expected)
+        return found
+
+    def text(self, name: str) -> str:
+        return str(self.get(name, "U", 0, "a text"))
+
+    def texts(self, name: str, rank: int) -> npt.NDArray[np.str_]:
+        return self.get(name, "U", rank, f"texts in {rank} dimensions")
+
+    def whole(self, name: str, low: int, high: int) -> int:
+        value = int(self.get(name, "iu", 0, "a whole number"))
+        if not low <= value <= high:
+            raise self.wrong(name, f"from {low} to {high}")
+        return value
+
+    def numbers(self, name: str, rank: int) -> Array:
+        found = self.get(name, "f", rank, f"numbers in {rank} dimensions").astype(np.float64)
+        if not np.isfinite(found).all():
+            raise self.wrong(name, "finite")
+        return found
+
+    def indices(self, name: str, count: int, below: int) -> npt.NDArray[np.int64]:
+        found = self.get(name, "iu", 1, "whole numbers")
+        if len(found) != count or not all(0 <= int(x) < below for x in found):
+            raise self.wrong(name, f"{count} whole numbers from 0 to {below - 1}")
+        return found.astype(np.int64)
+
+    def forest(self, name: str) -> Forest:
+        leaf = self.numbers(f"{name}.leaf", 2)
+        members = self.whole(f"{name}.members", 1, 1000)
+        if leaf.shape[1] != LEAVES or not len(leaf) or len(leaf) % members or len(leaf) > 100_000:
+            raise self.wrong(f"{name}.leaf", f"[trees, {LEAVES}], as many trees for each of {members} members")
+        threshold = self.numbers(f"{name}.threshold", 1)
+        nodes = len(threshold)
+        return Forest(
+            members,
+            self.indices(f"{name}.feature", nodes, len(NAMES)).astype(np.int16),
+            threshold,
+            self.indices(f"{name}.mask", nodes, 1 << LEAVES).astype(np.uint16),
+            self.indices(f"{name}.tree", nodes, len(leaf)).astype(np.int32),
+            leaf,
+        )
+
+    def report(self) -> tuple[HeldOut, ...]:
+        names, values = self.texts("report_names", 2), self.numbers("report", 2)
+        if names.shape != (len(values), 2) or values.shape[1] != 5 or (values[:, [2, 4]] < 1.0 - 1e-9).any():
+            raise self.wrong("report", "a line of five numbers for each body, regrets of at least 1")
+        return tuple(
+            HeldOut(str(n[0]), str(n[1]), int(v[0]), *map(float, v[1:])) for n, v in zip(names, values, strict=True)
+        )

@@ -1,0 +1,290 @@
+"""Fits the learned prior to measured rows, and judges it on bodies that it did not see.
+
+    dataset(bodies)               features of every measured row, body by body
+    train(data, recipe)           an ensemble of trees a family (few rows: one for all)
+    cross_validate(data, recipe)  each body predicted by a model that saw neither it nor its programs' other bodies
+    folds_of(bodies, recipe)      the same as `emmy.measured.Folds`, for `emmy eval regret`
+
+The target is log(measured / analytic), which is log(latency / floor) counted from the analytic prior's: trees cannot
+extrapolate, so what they add to has to.  Rows near a body's best weigh most, since the choice is among them, and every
+body weighs alike.  scikit-learn is needed here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from emmy.errors import EmmyError, UsageError
+from emmy.extract.features import NAMES, features
+from emmy.extract.learned import POOLED, HeldOut, LearnedPrior
+from emmy.extract.prior import roofline
+from emmy.extract.trees import LEAVES, Forest
+from emmy.extract.work import analyse
+from emmy.ir.schedule import Scheduled
+from emmy.ir.target import Target
+from emmy.measured import Folds, MeasuredBody, Predict, analytic
+
+Array = npt.NDArray[np.float64]
+
+FOLDS: Final = 8  # of bodies that belong to no model
+FEWEST_BODIES: Final = 4
+FEWEST_ROWS: Final = 60
+SAMPLE: Final = 32  # rows whose answers a file repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How trees are grown.  `rows`: a family with fewer has no model of its own.  `near`: weight (best / time)^near."""
+
+    members: int = 5
+    rounds: int = 40
+    leaves: int = LEAVES
+    rate: float = 0.15
+    smallest: int = 12
+    l2: float = 2.0
+    share: float = 0.8
+    columns: float = 0.5
+    rows: int = 200
+    near: float = 1.0
+    monotone: bool = False
+    by_family: bool = True
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The measured rows of one body; `groups` are the programs (models, kinds of cases) that it belongs to."""
+
+    body: MeasuredBody
+    matrix: Array
+    analytic: Array
+    floor: float
+    family: npt.NDArray[np.str_]
+    measured: Array
+    groups: frozenset[str]
+
+    def weights(self, near: float) -> Array:
+        weight = (self.measured.min() / self.measured) ** near
+        found: Array = weight / weight.sum() * np.sqrt(len(weight))
+        return found
+
+
+def dataset(bodies: Iterable[MeasuredBody]) -> list[Rows]:
+    """Features of every measured row."""
+    found = []
+    for b in bodies:
+        work = analyse(b.body, dict(b.sizes))
+        floor = roofline(work, b.target)
+        f = features(work, [r.scheduled.config for r in b.rows], b.target, floor)
+        seconds = np.array([r.seconds for r in b.rows])
+        found.append(Rows(b, f.matrix, f.seconds, floor, f.family, seconds, groups_of(b)))
+    return found
+
+
+def groups_of(body: MeasuredBody) -> frozenset[str]:
+    """What is held out together with a body.
+
+    Every body of a model that it is part of (a program called MODEL@SHAPE, where several bodies carry MODEL), and of
+    its fold: bodies are dealt to FOLDS by their hash.
+    """
+    models = {p.partition("@")[0] for p in body.programs if "@" in p}
+    return frozenset({*models, body.body.hash})
+
+
+def _models(data: Sequence[Rows]) -> frozenset[str]:
+    """Groups that are models: their programs have several bodies each."""
+    seen: dict[str, set[str]] = {}
+    for d in data:
+        for p in d.body.programs:
+            seen.setdefault(p, set()).add(d.body.body.hash)
+    return frozenset(p.partition("@")[0] for p, bodies in seen.items() if len(bodies) >= FEWEST_BODIES)
+
+
+def held_out(data: Sequence[Rows]) -> list[frozenset[str]]:
+    """Keys of each body: two bodies that share one are never on both sides of a fit."""
+    models = _models(data)
+    keys = []
+    for d in data:
+        mine = {g for g in d.groups if g in models}
+        if not mine:
+            digest = hashlib.sha256(d.body.body.hash.encode()).digest()[0]
+            mine = {f"fold {digest % FOLDS}"}
+        keys.append(frozenset({*mine, d.body.body.hash}))
+    return keys
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
+
+
+def train(data: Sequence[Rows], recipe: Recipe = Recipe(), seed: int = 0) -> dict[str, Forest]:
+    """Models by family, and POOLED.  Empty where too little was measured to learn from."""
+    if len(data) < FEWEST_BODIES or sum(len(d.measured) for d in data) < FEWEST_ROWS:
+        return {}
+    forests = {POOLED: _forest(data, recipe, seed, None)}
+    families = sorted({str(f) for d in data for f in np.unique(d.family)}) if recipe.by_family else []
+    for family in families:
+        mine = [d for d in data if (d.family == family).any()]
+        if sum(int((d.family == family).sum()) for d in mine) >= recipe.rows and len(mine) >= FEWEST_BODIES:
+            forests[family] = _forest(mine, recipe, seed, family)
+    return forests
+
+
+def _forest(data: Sequence[Rows], recipe: Recipe, seed: int, family: str | None) -> Forest:
+    from threadpoolctl import threadpool_limits
+
+    rng = np.random.default_rng(seed)
+    kept = max(3, round(recipe.share * len(data)))
+    parts = [[data[k] for k in rng.permutation(len(data))[:kept]] for _ in range(recipe.members)]
+    # a fit is too small for threads of its own, which wait for each other on a busy machine
+    with threadpool_limits(1), ThreadPoolExecutor(min(recipe.members, os.cpu_count() or 1)) as pool:
+        return _joined(list(pool.map(lambda p: _member(p[1], recipe, seed + p[0], family), enumerate(parts))))
+
+
+def _member(data: Sequence[Rows], recipe: Recipe, seed: int, family: str | None) -> tuple[Any, float]:
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    picked = [d.family == family if family else np.ones(len(d.measured), bool) for d in data]
+    x = np.concatenate([d.matrix[p] for d, p in zip(data, picked, strict=True)])
+    y = np.concatenate([np.log(d.measured / d.analytic)[p] for d, p in zip(data, picked, strict=True)])
+    w = np.concatenate([d.weights(recipe.near)[p] for d, p in zip(data, picked, strict=True)])
+    monotone = np.zeros(len(NAMES), np.int8)
+    if recipe.monotone:
+        for name in ("shape_padding", "shape_reread", "shape_excess"):
+            monotone[NAMES.index(name)] = 1
+    model = HistGradientBoostingRegressor(
+        learning_rate=recipe.rate, max_iter=recipe.rounds, max_leaf_nodes=recipe.leaves, early_stopping=False,
+        min_samples_leaf=min(recipe.smallest, max(2, len(y) // 8)), l2_regularization=recipe.l2, max_bins=127,
+        max_features=recipe.columns, monotonic_cst=monotone if recipe.monotone else None, random_state=seed,
+    )  # fmt: skip
+    model.fit(x, y, sample_weight=w / w.mean())
+    _same(model, x[:: max(1, len(x) // 200)])
+    return model, float(np.ravel(model._baseline_prediction)[0])
+
+
+def _same(model: Any, x: Array) -> None:
+    """The arrays must say what scikit-learn says: they are read from its private fields."""
+    ours = _joined([(model, float(np.ravel(model._baseline_prediction)[0]))]).values(x)[:, 0]
+    if not np.allclose(ours, model.predict(x), atol=1e-6):
+        raise EmmyError("scikit-learn keeps its trees otherwise than expected", "use scikit-learn 1.6 to 1.9")
+
+
+def _joined(members: Sequence[tuple[Any, float]]) -> Forest:
+    """Trees of all members as one forest; a member's mean is added to the leaves of its first tree."""
+    feature: list[int] = []
+    threshold: list[float] = []
+    mask: list[int] = []
+    tree: list[int] = []
+    leaves: list[list[float]] = []
+    for model, baseline in members:
+        for k, (predictor,) in enumerate(model._predictors):
+            values: list[float] = []
+            _walk(predictor.nodes, 0, values, feature, threshold, mask)
+            tree += [len(leaves)] * (len(feature) - len(tree))
+            values = [v + baseline for v in values] if k == 0 else values
+            leaves.append(values + [0.0] * (LEAVES - len(values)))
+    return Forest(
+        len(members), np.array(feature, np.int16), np.array(threshold, np.float64), np.array(mask, np.uint16),
+        np.array(tree, np.int32), np.array(leaves, np.float64),
+    )  # fmt: skip
+
+
+def _walk(
+    nodes: Any, at: int, values: list[float], feature: list[int], threshold: list[float], mask: list[int]
+) -> None:
+    """Leaves from left to right; a node's mask clears the leaves of its left subtree."""
+    node = nodes[at]
+    if node["is_leaf"]:
+        values.append(float(node["value"]))
+        return
+    first = len(values)
+    _walk(nodes, int(node["left"]), values, feature, threshold, mask)
+    left = sum(1 << k for k in range(first, len(values)))
+    feature.append(int(node["feature_idx"]))
+    threshold.append(float(node["num_threshold"]))
+    mask.append(0xFFFF & ~left)
+    _walk(nodes, int(node["right"]), values, feature, threshold, mask)
+
+
+# ---- judging ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Fitter:
+    """Models by what they may not have seen; each is trained once."""
+
+    data: Sequence[Rows]
+    recipe: Recipe = Recipe()
+    seed: int = 0
+    note: Callable[[str], None] | None = None
+    known: dict[frozenset[str], dict[str, Forest]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.keys = held_out(self.data)
+        self.by_body = {d.body.body.hash: k for d, k in zip(self.data, self.keys, strict=True)}
+
+    def without(self, keys: frozenset[str]) -> dict[str, Forest]:
+        """Models of all bodies that share none of these keys."""
+        hashes = set(self.by_body)
+        asked = frozenset(k for k in keys if k not in hashes) or keys
+        if asked not in self.known:
+            seen = [d for d, mine in zip(self.data, self.keys, strict=True) if not (mine & asked or mine & keys)]
+            if self.note:
+                self.note(f"fitting without {', '.join(sorted(asked))} ({len(seen)} bodies)")
+            self.known[asked] = train(seen, self.recipe, self.seed)
+        return self.known[asked]
+
+    def prior(self, body: MeasuredBody) -> LearnedPrior:
+        """The prior that has not seen this body, nor the other bodies of its model or fold."""
+        return LearnedPrior("", 0, self.without(self.by_body[body.body.hash]))
+
+    def folds(self, body: MeasuredBody) -> Predict:
+        prior = self.prior(body)
+
+        def predict(b: Any, rows: Sequence[Scheduled], target: Target, sizes: Mapping[str, int]) -> Array:
+            return prior.seconds(analyse(b, sizes), [r.config for r in rows], target)
+
+        return predict if prior.forests else analytic
+
+
+def folds_of(
+    bodies: Iterable[MeasuredBody], recipe: Recipe = Recipe(), note: Callable[[str], None] | None = None
+) -> Folds:
+    return Fitter(dataset(bodies), recipe, note=note).folds
+
+
+def cross_validate(fitter: Fitter) -> tuple[HeldOut, ...]:
+    """Each body with at least three rows, ranked by the model that has not seen it and by the analytic prior."""
+    return tuple(judged(d, fitter.prior(d.body)) for d in fitter.data if len(d.measured) >= 3)
+
+
+def judged(d: Rows, prior: LearnedPrior) -> HeldOut:
+    predicted = prior.corrected(d.matrix, d.analytic, d.floor, d.family)
+    (rank, regret), (other_rank, other_regret) = (_ranked(p, d.measured) for p in (predicted, d.analytic))
+    best = d.body.best.scheduled.family
+    return HeldOut(d.body.body.hash, best, len(d.measured), rank, regret, other_rank, other_regret)
+
+
+def _ranked(predicted: Array, measured: Array) -> tuple[float, float]:
+    """(rank correlation, 0 where there is none; time of the row predicted best over the best)."""
+    mine, theirs = (np.argsort(np.argsort(x, kind="stable"), kind="stable") for x in (predicted, measured))
+    rank = float(np.corrcoef(np.stack([mine, theirs]))[0, 1])
+    return rank, float(measured[int(np.argmin(predicted))] / measured.min())
+
+
+def fit(data: Sequence[Rows], recipe: Recipe, report: tuple[HeldOut, ...], gpu: str, capability: int) -> LearnedPrior:
+    """The prior of all bodies, with its report.  UsageError where too little was measured."""
+    forests = train(data, recipe)
+    if not forests:
+        raise UsageError(
+            f"{len(data)} measured bodies are too few to learn from", f"measure at least {FEWEST_BODIES} with emmy tune"
+        )
+    every = np.concatenate([d.matrix for d in data])
+    sample = every[np.linspace(0, len(every) - 1, min(SAMPLE, len(every))).astype(int)]
+    return LearnedPrior(gpu, capability, forests, report, sample, forests[POOLED].values(sample))
