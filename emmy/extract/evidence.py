@@ -161,7 +161,7 @@ def require_measured(decisions: Iterable[tuple[str, Decision]]) -> None:
     if guessed:
         raise EvidenceError(
             f"no measurement decides: {', '.join(guessed)}",
-            "record measurements of these kernels in the store or a golden file, or leave out --strict-evidence",
+            "measure them with `emmy tune`, or leave out --strict-evidence",
         )
 
 
