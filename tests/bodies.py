@@ -66,6 +66,16 @@ def matvec(n: Extent, k: Extent, dtype: str = "bf16") -> Body:
     return linear(1, n, k, dtype)
 
 
+def scaled_linear(m: Extent, n: Extent, k: Extent, dtype: str = "bf16") -> Body:
+    """x * W.T times 1 / root mean square of x's rows: a normalization whose weight is part of W."""
+    i, j = axes(m, n)
+    r, q = ax("r", extent(k)), ax("q", extent(k))
+    total = fold("sum", r, scalar("mul", load(0, (i, r), dtype), load(1, (j, r), dtype)), dtype)
+    value = scalar("mul", total, rms_scale(load(0, (i, q), dtype), q))
+    slots = [Tensor(dtype, (i.extent, r.extent)), Tensor(dtype, (j.extent, r.extent))]
+    return body([Out((i, j), (i, j), value, Tensor(dtype, (i.extent, j.extent)))], slots)
+
+
 def rms_linear(m: Extent, n: Extent, k: Extent, dtype: str = "bf16", factored: bool = True, keep: bool = False) -> Body:
     """RMSNorm(x) * W.T with the row scale in the epilogue (`factored`) or on the operand.
 

@@ -61,6 +61,11 @@ class Warpgroups:
         return 64 * self.fragments * (1 if self.pingpong else self.groups)
 
     @property
+    def gathers(self) -> bool:
+        """Consumers add up row scalars as the left factor's tiles pass: each has its own rows, and all of the sum."""
+        return self.parts == 1 and not self.swapped and not self.pingpong
+
+    @property
     def block(self) -> int:
         """Columns of results that are staged together: rows of 128, 64 or 32 bytes of a 16-bit type."""
         return next(w for w in (64, 32, 16, 8) if self.n % w == 0)

@@ -77,3 +77,10 @@ def test_sums_that_a_cluster_shares_are_right() -> None:
 
 def hash_of(text: str) -> int:
     return sum(map(ord, text))
+
+
+@pytest.mark.parametrize("part", ["w8x1+p4,", "/f2x1", "persist", "/c2", "w1x"])
+def test_row_scalars_are_gathered_from_passing_tiles_or_computed_before(part: str) -> None:
+    body = bodies.scaled_linear(280, 200, 264)
+    for scheduled in sampled(body, SMALL, part, 2, seed=hash_of(part)):
+        assert_right(body, SMALL, scheduled)

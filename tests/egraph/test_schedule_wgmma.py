@@ -95,3 +95,8 @@ def test_a_card_with_fewer_registers_has_only_smaller_tiles() -> None:
     few = rows(bodies.linear(4096, 4096, 512), replace(HOPPER, registers_thread=128))
     held = [Warpgroups.of(Row.parse(r)) for r in few]
     assert held and all(c.fragments * c.n // 2 + 40 <= 128 for c in held)
+
+
+def test_blocks_stay_where_tiles_give_the_row_scalars() -> None:
+    found = rows(bodies.scaled_linear(4096, 4096, 512))
+    assert with_(found, "persist") and not with_(found, "+pp")

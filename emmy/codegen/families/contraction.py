@@ -12,9 +12,10 @@ from emmy.codegen.families.frame import Frame, Known, fits
 from emmy.codegen.families.ring import Multiply, Read, chained_ring, ring
 from emmy.codegen.families.rowscalars import RowScalars
 from emmy.codegen.families.staging import Stager, Tile
-from emmy.codegen.families.statistics import Statistics, gathered
+from emmy.codegen.families.statistics import Statistics
 from emmy.ir.kernel import Lit, X
 from emmy.ir.views.contraction_view import ContractionView
+from emmy.ir.views.gather import gathered
 from emmy.ir.views.product import top_folds
 
 
@@ -68,9 +69,8 @@ class Contraction:
     def _gather(self, stager: Stager, scalars: RowScalars) -> None:
         """Let a part's tiles give the row scalars that only the results use."""
         early = [s for t in (*self.left, *self.right) for s in t.part.scalars]
-        folds = [
-            s for s in gathered(scalars, stager.t.part, stager.t.own, self.v.k, early) if s not in scalars.gathered
-        ]  # fmt: skip
+        given = gathered(scalars.scalars, stager.t.part, stager.t.own, self.v.k, early)
+        folds = [s for s in given if s not in scalars.gathered]
         if folds and stager.steady:
             stager.statistics = Statistics(self.f, folds, scalars)
             scalars.gathered.update(folds)

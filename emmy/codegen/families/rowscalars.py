@@ -16,26 +16,8 @@ from emmy.ir.kernel import Buffer, LoadVector, X
 from emmy.ir.loop import Ax, Expr, Fold, Load, Online, Scan
 from emmy.ir.views.access import vector_load
 from emmy.ir.views.affine import affine
+from emmy.ir.views.gather import COMBINE, ordered
 from emmy.ir.views.product import outside_folds, top_folds
-
-COMBINE = {"sum": ("add", 0.0), "prod": ("mul", 1.0), "max": ("max", float("-inf")), "min": ("min", float("inf"))}
-
-
-def ordered(scalars: Sequence[Expr]) -> list[Expr]:
-    """The folds and those inside their bodies that do not depend on the folded axis, inner ones first."""
-    found: dict[Expr, None] = {}
-
-    def add_all(e: Expr) -> None:
-        inside = e.body if isinstance(e, Fold) else None
-        if inside is not None:
-            for f in top_folds(inside):
-                if isinstance(e, Fold) and e.axis not in f.free:
-                    add_all(f)
-        found.setdefault(e, None)
-
-    for s in scalars:
-        add_all(s)
-    return list(found)
 
 
 class RowScalars:

@@ -296,7 +296,11 @@ class Stager:
     def settle(self, code: Code) -> None:
         """After the last tile: the statistics of the block's rows."""
         if self.statistics is not None:
-            self.statistics.finish(code, self.rounds, self.threads, self.per_line, self.lines)
+            n, whole = self.per_line, self.rounds * self.threads == self.per_line * self.lines
+            self.statistics.finish(
+                code, self.rounds, n, lambda i: add(div(TID, n), mul(i, self.threads // n)),
+                lambda line: None if whole else lt(line, self.lines),
+            )  # fmt: skip
 
     def _finish_sync(self, code: Code, slot: X, k0: X) -> None:
         packed = code.declare(f"{self.t.name}_pack", self.t.dtype, count=self.chunk)

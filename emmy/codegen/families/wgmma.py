@@ -20,6 +20,7 @@ from typing import Final
 from emmy.codegen.expr import BID, TID, Code, add, compare, div, i32, lt, mod, mul, select, sub
 from emmy.codegen.families.blocks import Blocks, place_blocks
 from emmy.codegen.families.frame import Frame
+from emmy.codegen.families.wgmma_gather import Gather
 from emmy.codegen.families.wgmma_results import Results
 from emmy.codegen.families.wgmma_tiles import operand, staged
 from emmy.codegen.scalar import Scalars
@@ -39,6 +40,7 @@ from emmy.ir.kernel import (
     Role,
     Roles,
     Var,
+    WarpSync,
     Wgmma,
     WgmmaCommit,
     WgmmaFence,
@@ -83,7 +85,9 @@ class _Wgmma:
         self._together(code)
         blocks = None if c.persist else self._blocks(code, div(BID, c.parts * c.cluster))
         if blocks is not None:
-            self.results.prepare(code, blocks)
+            self.results.scalars_of(blocks, code)
+        else:
+            self.results.scalars_of(self._blocks(Code(f.scalars.names), BID), None)
         producer_registers, consumer_registers, resident = c.registers(len(self.v.sums))
         producer = Role("producer", 4, producer_registers, tuple(self._producer(blocks).statements))
         consumer = Role("consumer", 4 * c.groups, consumer_registers, tuple(self._consumer(blocks).statements))
@@ -180,7 +184,8 @@ class _Wgmma:
             acc = [inner.declare(f"acc{k}", "f32", count=each) for k in range(len(self.v.sums))]
             if c.pingpong:
                 inner.emit(NamedBarrier(add(index, TURN), 2 * GROUP))
-            self._sums(inner, acc, index)
+            gather = Gather(self.f, self.v, c, self.left[0], self.results, b, self.row0)
+            self._sums(inner, acc, index, gather)
             self.results.store(inner, b, acc, self.row0, index)
             if c.pingpong:
                 self._skip(inner, self._k_range(inner)[1])
@@ -199,12 +204,13 @@ class _Wgmma:
         """Past the slots of a tile that the other group takes."""
         code.emit(Advance(self.take, slots), Advance(self.free, slots))
 
-    def _sums(self, code: Code, acc: Sequence[Var], index: X) -> None:
+    def _sums(self, code: Code, acc: Sequence[Var], index: X, gather: Gather) -> None:
         first, last = self._k_range(code)
+        gather.begin(code)
         # the first products begin the sums, so that no register is kept from tile to tile
-        self._products(code, acc, begin=True)
-        with code.loop("t", last, start=add(first, 1)) as (loop, _):
-            self._products(loop, acc, begin=False)
+        self._products(code, acc, first, gather, begin=True)
+        with code.loop("t", last, start=add(first, 1)) as (loop, t):
+            self._products(loop, acc, t, gather, begin=False)
             loop.emit(WgmmaWait(1))
             self._release(loop)
         if self.c.pingpong:
@@ -212,9 +218,10 @@ class _Wgmma:
                 more.emit(NamedBarrier(sub(TURN + 1, index), 2 * GROUP, arrive=True))
         code.emit(WgmmaWait(0))
         self._release(code)
+        gather.end(code)
 
-    def _products(self, code: Code, acc: Sequence[Var], begin: bool) -> None:
-        """One slot's products as one group; with `begin` they are the first of their sums."""
+    def _products(self, code: Code, acc: Sequence[Var], t: X, gather: Gather, begin: bool) -> None:
+        """Products of tile t of the summed axis as one group; with `begin` they are the first of their sums."""
         c = self.c
         slot = Var(f"{self.take}_slot", "i32")
         code.emit(RingWait(self.take, "full"), WgmmaFence())
@@ -225,10 +232,14 @@ class _Wgmma:
                     b = self.right[total.b].matrix(slot, i32(0), s * c.step)
                     at = i32(i * c.n // 2)
                     code.emit(Wgmma(array.name, at, c.n, c.type, a, b, accumulate=not (begin and s == 0)))
-        code.emit(WgmmaCommit(), Advance(self.take))
+        code.emit(WgmmaCommit())
+        gather.tile(code, slot, mul(t, c.block_k))
+        code.emit(Advance(self.take))
 
     def _release(self, code: Code) -> None:
         blocks = self.c.cluster
+        if self.results.passing:
+            code.emit(WarpSync())  # all lanes have read the slot
         with code.when(lt(mod(TID, 32), blocks)) as some:
             some.emit(RingArrive(self.free, "empty", rank=mod(TID, 32) if blocks > 1 else None))
         code.emit(Advance(self.free))

@@ -30,8 +30,9 @@ from emmy.ir.kernel import (
     Var,
     X,
 )
-from emmy.ir.loop import Expr
+from emmy.ir.loop import Expr, Fold
 from emmy.ir.views.contraction_view import ContractionView
+from emmy.ir.views.gather import passing
 from emmy.ir.views.product import top_folds
 from emmy.ir.warpgroups import GROUP, Warpgroups
 
@@ -45,6 +46,7 @@ class Results:
         self.f, self.v, self.c, self.outs = frame, view, c, outs
         self.lane = mod(TID, 32)
         self.scalars: list[RowScalars] = []
+        self.passing: list[Fold] = []  # row scalars that consumers gather from the left factor's tiles
         self.deposits = [self._deposit(k) for k in range(len(view.sums))] if self.deposited else []
 
     @property
@@ -62,13 +64,17 @@ class Results:
         shape = (self.c.n, self.c.long) if self.c.swapped else (self.c.long, self.c.n)
         return Buffer(name, "f32", (shape[0], shape[1] + PAD))
 
-    def prepare(self, code: Code, b: Blocks) -> None:
-        """Row scalars of the results, by all threads before they part."""
+    def scalars_of(self, b: Blocks, code: Code | None) -> None:
+        """The results' row scalars; those that no tile gives are computed in `code`, before the threads part."""
         v, c = self.v, self.c
         sides = (("m", v.scalars_m, v.m, c.long, b.m0), ("n", v.scalars_n, v.n, c.n, b.n0))
         for side, scalars, own, rows, own0 in sides:
             self.scalars.append(RowScalars(self.f, side, scalars, own, rows, own0, b.batch, c.threads))
-            self.scalars[-1].compute(code)
+        self.passing = passing(v) if c.gathers else []
+        for s in self.scalars:
+            s.gathered.update(f for f in self.passing if f in s.buffers)
+            if code is not None:
+                s.compute(code)
 
     def store(self, code: Code, b: Blocks, acc: Sequence[Var], row0: X, index: X) -> None:
         """By each consumer group `index`, after its products."""
