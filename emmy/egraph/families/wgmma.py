@@ -15,6 +15,7 @@ from emmy.ir.target import Target
 from emmy.ir.views.access import size_of
 from emmy.ir.views.box import Box, out_box, part_box
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
+from emmy.ir.views.gather import passing
 from emmy.ir.warpgroups import Warpgroups
 
 PRODUCERS = 4  # warps
@@ -49,6 +50,7 @@ def facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | str:
         known.setdefault("wgmma-operands", []).append((*h, len(v.parts_a), len(v.parts_b), len(v.sums)))
         known.setdefault("wgmma-runs", []).append((*h, *left, *right))
         known.setdefault("wgmma-scalars", []).append((*h, len(v.scalars_m), len(v.scalars_n)))
+        known.setdefault("wgmma-passing", []).append((*h, 0 if way or "own" in left else len(passing(v))))
     return known
 
 
