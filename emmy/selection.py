@@ -9,7 +9,7 @@ search runs again until every launch of the cheapest plan has a real cost.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -21,8 +21,9 @@ from emmy.egraph.typical import typical_configs
 from emmy.errors import LoweringError, PinError
 from emmy.extract.choice import Candidate, Choice, Unmade, choose, k_best
 from emmy.extract.evidence import Decision, Ranked, RowOption, decide, family_bias, ranking
-from emmy.extract.prior import predict_many, roofline
-from emmy.extract.records import Regime, Snapshot
+from emmy.extract.prior import roofline
+from emmy.extract.priors import ANALYTIC, Prior
+from emmy.extract.records import Measurement, Regime, Snapshot
 from emmy.extract.work import Work, analyse
 from emmy.ir.dtype import DTYPES
 from emmy.ir.loop import Body
@@ -71,6 +72,7 @@ class Selection:
     pins: tuple[Pin, ...] = ()
     held: frozenset[str] = frozenset()
     time_limit: float = 30.0
+    prior: Prior = ANALYTIC
     # keep launches that their roofline rules out: what was asked for (a pin, `fuse`) may be among them
     unpruned: bool = False
     # where given, only these bodies run, each by its (family, row): a plan that was measured as a whole
@@ -139,7 +141,7 @@ class Selection:
         """What the body is expected to cost at its best, before its schedules are known: a little too little."""
         if body.hash not in self._guesses:
             configs = typical_configs(body, self.target, self.sizes)
-            seconds = OPTIMISM * float(predict_many(self.work(body), configs, self.target).min())
+            seconds = OPTIMISM * float(self.prior.score(self.work(body), configs, self.target).min())
             self._guesses[body.hash] = max(seconds, roofline(self.work(body), self.target))
         return min([self._guesses[body.hash], *(m.median for m in self.evidence.measured(body.hash))])
 
@@ -169,11 +171,25 @@ class Selection:
         return Priced(body, chosen, decision, len(rows))
 
     def _options(self, body: Body, rows: list[Scheduled]) -> list[RowOption]:
-        seconds = predict_many(self.work(body), [s.config for s in rows], self.target)
         return [
             RowOption(s.row.text, s.family, float(t), i == len(rows) - 1)
-            for i, (s, t) in enumerate(zip(rows, seconds, strict=True))
+            for i, (s, t) in enumerate(zip(rows, self.predicted(body, rows), strict=True))
         ]
+
+    def predicted(self, body: Body, rows: Sequence[Scheduled]) -> list[float]:
+        """Seconds that each row is predicted to take."""
+        return [float(t) for t in self.prior.score(self.work(body), [s.config for s in rows], self.target)]
+
+    def decided(self, decision: Decision) -> str:
+        """What a decision rests on: a measurement, a golden file, the learned or the analytic prior, the safe option."""
+        if decision.tier == "predicted":
+            return self.prior.name
+        if decision.tier == "safe":
+            return "first safe option"
+        rows = [m for m in self.evidence.measured(decision.body) if m.row == decision.row]
+        golden = not any(m.source != "golden" and m.median == decision.cost for m in rows)
+        where = "golden file" if golden and rows else "measurement"
+        return f"{where} of another compiler" if decision.tier == "aged" else where
 
     def ranking(self, body: Body) -> list[Ranked]:
         """Every legal row of a body in the order in which evidence prefers them, refused and failing ones included."""
@@ -189,11 +205,18 @@ class Selection:
         return self._bias
 
     def _samples(self, bodies: Mapping[str, Body]) -> Iterable[tuple[str, float, float]]:
+        # a prior that was trained on the golden rows learns nothing of its bias from them
+        trained = self.prior is not ANALYTIC
+        by_body: dict[str, list[Measurement]] = defaultdict(list)
         for m in self.evidence.biases:
-            rows = [s for s in self.rows.get(m.body, ()) if s.row.text == m.row]
-            if rows and m.body in bodies:
-                predicted = predict_many(self.work(bodies[m.body]), [rows[0].config], self.target)
-                yield m.family, m.median, float(predicted[0])
+            if m.body in bodies and m.body in self.rows and not (trained and m.source == "golden"):
+                by_body[m.body].append(m)
+        for body, found in by_body.items():
+            rows = {s.row.text: s for s in reversed(self.rows[body])}
+            known = [m for m in found if m.row in rows]
+            if known:
+                predicted = self.predicted(bodies[body], [rows[m.row] for m in known])
+                yield from ((m.family, m.median, t) for m, t in zip(known, predicted, strict=True))
 
     def cheapest(self, launch: Launch) -> Priced | None:
         """The best scheduled form of a launch; None when none has a row left."""

@@ -12,7 +12,7 @@ import numpy as np
 from emmy.egraph.fusion import Launch
 from emmy.errors import LoweringError
 from emmy.extract.evidence import FEW
-from emmy.extract.prior import predict_many, roofline
+from emmy.extract.prior import roofline
 from emmy.extract.records import Measurement, Regime
 from emmy.ir.dtype import DTYPES
 from emmy.ir.loop import Body
@@ -95,7 +95,7 @@ def make_subject(
     rows = selection.legal(body)
     pinned = [r for r in rows if any(p.matches(r.row) for p in pins)]
     usable = pinned or rows
-    predicted = predict_many(work, [r.config for r in usable], target)
+    predicted = np.array(selection.predicted(body, usable))
     if not usable:
         raise LoweringError(f"body {body.hash} has no schedule row")
     first = first_pick(usable, predicted, selection.evidence.measured(body.hash), s.regime)
@@ -107,8 +107,7 @@ def make_subject(
     names = {c.priced.body.hash: c.name for c in s.launches}
     limits = {v.name: v.high for v in s.program.graph.sizes if v.high is not None}
     group = make_group(body, selection.sizes, target, work, names.get(body.hash, f"k_{body.hash[:8]}"), values, limits)
-    every = predict_many(work, [r.config for r in rows], target)
-    check = add_check(group, rows, [float(t) for t in every])
+    check = add_check(group, rows, selection.predicted(body, rows))
     space = Space(usable, predicted, roofline(work, target), first, mix, seed)
     ids = {candidate_id(r): k for k, r in enumerate(usable)}
     return Subject(body, space, group, weight, ids, next((r for r in rows if candidate_id(r) == check), None))
@@ -144,7 +143,7 @@ def take_evidence(subject: Subject, measured: Iterable[Measurement], regime: Reg
             continue
         subject.space.measured(k, m.median)
         (few.add if m.n < FEW else few.discard)(k)
-        if m.source == UNIFORM_SOURCE:
+        if m.uniform:
             subject.space.uniform.add(k)
     for k, r in enumerate(subject.space.rows):
         if r.row.text in failed and k not in subject.space.times:
