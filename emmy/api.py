@@ -48,6 +48,7 @@ _TYPES: Final[dict[str, tuple[type | tuple[type, ...], str]]] = {
     "check": (bool, "True or False"),
     "database": ((str, Path, NoneType), "the path of an evidence store"),
     "golden": ((str, os.PathLike, NoneType), "the path of a golden file"),
+    "prior": ((str, os.PathLike), "analytic, learned, or the path of a fitted prior"),
 }
 
 
@@ -65,7 +66,7 @@ def build_options(target: str | Target | None = None, settings: Settings | None 
     settings = settings or Settings.read()
     given = {
         "pins": settings.knobs, "place": settings.place, "database": settings.tune_db, "golden": settings.golden,
-        **options,
+        "prior": settings.prior, **options,
     }  # fmt: skip
     given["pins"] = _pins(given["pins"])
     for name in given.keys() & _TYPES.keys():
@@ -76,8 +77,9 @@ def build_options(target: str | Target | None = None, settings: Settings | None 
         require("a name in held", name, str, "names of rules")
     if isinstance(given["database"], str):
         given["database"] = Path(given["database"]).expanduser()
-    if isinstance(given["golden"], os.PathLike):
-        given["golden"] = os.fspath(given["golden"])
+    for name in ("golden", "prior"):
+        if isinstance(given[name], os.PathLike):
+            given[name] = os.fspath(given[name])
     return Options(target=pick_target(target), **given)
 
 

@@ -23,6 +23,7 @@ from emmy.errors import EmmyError, LoweringError, StoreError, UsageError
 from emmy.extract.choice import Candidate, Choice, Unmade
 from emmy.extract.evidence import predicted_share, require_measured
 from emmy.extract.lookup import evidence_for_compile
+from emmy.extract.priors import prior_of
 from emmy.extract.records import Regime, Snapshot
 from emmy.extract.store import Store
 from emmy.ir.graph import Ref
@@ -53,7 +54,7 @@ class Options:
 
     `pins` are partial schedule rows; `place` is `fuse`, `cut` or empty; `check` compiles every kernel with NVRTC.
     `database` names the evidence store (None: the user's); `golden` a file of reviewed measurements (None: the one that
-    ships for the card, empty: none).
+    ships for the card, empty: none); `prior` is empty, `analytic`, `learned` or a file (see `emmy.extract.priors`).
     """
 
     target: Target
@@ -67,6 +68,7 @@ class Options:
     check: bool = True
     database: Path | None = None
     golden: str | None = None
+    prior: str = ""
 
     def __post_init__(self) -> None:
         if not self.passes or not PASSES.startswith(self.passes):
@@ -168,9 +170,11 @@ def saturate_program(
         [b.hash for b in model.bodies()], regime, golden(), database=options.database,
         environ={} if options.golden is None else {"EMMY_GOLDEN_FILE": options.golden},
     )  # fmt: skip
+    prior, without = prior_of(options.target, golden(), options.prior)
     selection = Selection(
-        model, options.target, sizes, regime, evidence, options.pins, options.held, unpruned=options.place == "fuse"
-    )
+        model, options.target, sizes, regime, evidence, options.pins, options.held, unpruned=options.place == "fuse",
+        prior=prior,
+    )  # fmt: skip
     clock("evidence", selection)
     names = Names(program.graph, tensor, model.numbering)
     builder = _Kernels(program, tensor, model, selection, names, options, cache)
@@ -179,7 +183,7 @@ def saturate_program(
     plan = clock("plan", build_plan(program.graph, tensor, model, names, chosen, options.target.arch))
     if options.strict_evidence:
         require_measured((c.name, c.priced.decision) for c in chosen if isinstance(c, Chosen) and not c.at_build)
-    notes = (*program.notes, *model.notes, *lost)
+    notes = (*program.notes, *model.notes, *lost, *without)
     found = Saturation(
         program, options, tensor, model, selection, choice, tuple(chosen), plan, names, regime, clock.seconds,
         notes, builder.compiled,

@@ -18,7 +18,8 @@ class Settings:
     user's own.  `poison` (EMMY_POISON) fills memory that kernels write with 0xFF bytes before each run (a NaN in every
     float type), so that a result which nothing wrote is seen.  `knobs` (EMMY_KNOBS) is a pinned schedule row, `place`
     (EMMY_PLACE) is `fuse`, `cut` or empty.  `golden` (EMMY_GOLDEN_FILE) names a file of reviewed measurements; None:
-    the files that ship, empty: none.  `dump_dir` (EMMY_DUMP_DIR) takes every stage as a file.
+    the files that ship, empty: none.  `dump_dir` (EMMY_DUMP_DIR) takes every stage as a file.  `prior`
+    (EMMY_PRIOR) is `analytic`, `learned` or a file; empty: the learned prior where one ships for the card.
     """
 
     cache_dir: Path
@@ -28,6 +29,7 @@ class Settings:
     place: str = ""
     golden: str | None = None
     dump_dir: Path | None = None
+    prior: str = ""
 
     @property
     def evidence(self) -> Path:
@@ -51,7 +53,7 @@ class Settings:
         poison = env.get("EMMY_POISON", "") not in ("", "0")
         return cls(
             cache, _path(env, "EMMY_TUNE_DB"), poison, env.get("EMMY_KNOBS", ""), place, env.get("EMMY_GOLDEN_FILE"),
-            _path(env, "EMMY_DUMP_DIR"),
+            _path(env, "EMMY_DUMP_DIR"), env.get("EMMY_PRIOR", ""),
         )  # fmt: skip
 
 

@@ -16,7 +16,9 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
@@ -235,7 +237,9 @@ def ordered(design: Sequence[Found], models: Sequence[Found]) -> list[Found]:
 
 
 def write(path: Path, bodies: Sequence[Found]) -> None:
-    path.write_text("[\n" + ",\n".join(json.dumps(asdict(b)) for b in bodies) + "\n]\n")
+    part = path.with_name(path.name + ".part")
+    part.write_text("[\n" + ",\n".join(json.dumps(asdict(b)) for b in bodies) + "\n]\n")
+    part.replace(path)
 
 
 def read(path: Path) -> list[Found]:
@@ -246,25 +250,32 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default="", help="only cases whose name this regular expression finds")
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no case after so long")
+    parser.add_argument("--seconds", type=float, default=1e9, help="stop after so long")
+    parser.add_argument("--jobs", type=int, default=1, help="cases compiled at a time")
     parser.add_argument("--target", default="sm_90a")
     o = parser.parse_args()
     card, began = target(o.target), time.monotonic()
-    found: dict[bool, list[Found]] = {True: [], False: []}
-    for model, cases in ((False, design_cases()), (True, model_cases())):
-        for case in (c for c in cases if re.search(o.only, c.name)):
-            if time.monotonic() - began > o.seconds:
-                print(f"{case.name}: no time left", file=sys.stderr)
-                continue
+    models = [c for c in model_cases() if re.search(o.only, c.name)]
+    cases = [*(c for c in design_cases() if re.search(o.only, c.name)), *models]
+    found: dict[str, list[Found]] = {}
+    # processes of their own: what a compile leaves in memory ends with them
+    with ProcessPoolExecutor(o.jobs, get_context("spawn"), max_tasks_per_child=6) as pool:
+        waiting = {pool.submit(bodies_of, c, card): c for c in cases}
+        for future in as_completed(waiting):
+            case = waiting[future]
             try:
-                bodies = bodies_of(case, card)
+                found[case.name] = future.result()
             except EmmyError as e:
                 print(f"{case.name}: {e.what}", file=sys.stderr)
                 continue
-            found[model] += bodies
-            print(f"{time.monotonic() - began:6.0f} s  {case.name}: {len(bodies)} bodies", file=sys.stderr, flush=True)
-            write(o.out, ordered(found[False], found[True]))
-    print(f"{len(ordered(found[False], found[True]))} bodies in {o.out}")
+            seconds = time.monotonic() - began
+            print(f"{seconds:6.0f} s  {case.name}: {len(found[case.name])} bodies", file=sys.stderr, flush=True)
+            if seconds > o.seconds:
+                pool.shutdown(cancel_futures=True)
+                break
+    of = [[b for c in some for b in found.get(c.name, ())] for some in (cases[: -len(models) or None], models)]
+    write(o.out, ordered(*of))
+    print(f"{len(ordered(*of))} bodies of {len(found)} cases in {o.out}")
     return 0
 
 

@@ -68,4 +68,5 @@ def compile_options(o: ModelOptions, passes: str, settings: Settings) -> Options
         check=not o.no_check,
         database=o.db or settings.tune_db,
         golden=settings.golden,
+        prior=settings.prior,
     )

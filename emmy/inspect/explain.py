@@ -94,6 +94,7 @@ class Explained:
     row: str
     us: float
     tier: str
+    decided: str
     why: str
     legal: int
     measured: int
@@ -133,8 +134,8 @@ class _Asked:
         shown = rows[:ROWS] if chosen.place <= ROWS else [*rows[: ROWS - 1], chosen]
         return Explained(
             c.name, launches, c.launch.rule, body.hash, decision.family, decision.row, decision.cost * 1e6,
-            AT_BUILD if c.at_build else decision.tier, _why(self.s, c, chosen, rows), len(rows),
-            sum(r.n > 0 for r in rows), tuple(shown), () if c.at_build else self.instead(c.launch),
+            AT_BUILD if c.at_build else decision.tier, self.s.selection.decided(decision),
+            _why(self.s, c, chosen, rows), len(rows), sum(r.n > 0 for r in rows), tuple(shown), () if c.at_build else self.instead(c.launch),
             (*_row_refusals(rows), *self.declined(body.hash), *self.fusions(c.launch), *self.ruled_out(c.launch)),
         )  # fmt: skip
 

@@ -22,7 +22,7 @@ def explained_lines(e: Explained) -> list[str]:
     lines = [
         _cut(f"{e.name}{times}: {e.us:.2f} us, {e.tier}"),
         *_indented(f"made by {e.rule}; body {e.body}"),
-        *_indented(f"why this row: {e.why}"),
+        *_indented(f"why this row: {e.why}; what decided: {e.decided}"),
         f"    {e.measured} of {e.legal} legal rows measured; in the order of evidence:",
     ]
     for r in e.rows:

@@ -64,6 +64,7 @@ def kernels(s: Saturation) -> list[dict[str, Any]]:
             "body": c.priced.body.hash,
             "predicted_us": c.priced.decision.cost * 1e6,
             "tier": "at build" if c.at_build else c.priced.decision.tier,
+            "decided": s.selection.decided(c.priced.decision),
             "alternatives": c.priced.alternatives,
             "registers": None if compiled is None else compiled.registers,
             "spill_bytes": None if compiled is None else compiled.spill_bytes,
