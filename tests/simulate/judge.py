@@ -97,6 +97,8 @@ def judge(subject: Subject, m: Mutant) -> Verdict:
             how, why = _found(subject, m) or _equivalent(subject, m)
     except _Endless:
         how, why = "finding", "endless loop"
+    except (ArithmeticError, LookupError, TypeError, ValueError) as e:  # a bug of the simulator
+        how, why = "survived", f"the simulator failed: {e!r}"
     return Verdict(subject.key, m.operator, m.site, how, why)
 
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from emmy.ir.kernel import For, Kernel, bodies
-from tests.simulate.edits import Mutant, Path
+from emmy.ir.kernel import BulkWait, For, If, Kernel, bodies
+from tests.simulate.edits import Mutant, Path, sites
 
 Holds = Callable[[Kernel, Mutant], bool]
 
@@ -29,6 +29,12 @@ def in_loop(kernel: Kernel, path: Path) -> bool:
 
 def _last_release(kernel: Kernel, m: Mutant) -> bool:
     return _of("wgmma", r"if \(tid & 31\) < 1$|arrive free empty")(kernel, m) and not in_loop(kernel, m.path)
+
+
+def bulk_waits(kernel: Kernel) -> list[Path]:
+    """Branches that hold nothing but a wait for the thread's own stores by TMA."""
+    found = (s for s in sites(kernel) if isinstance(s.statement, If))
+    return [s.path for s in found if all(isinstance(i, BulkWait) for i in s.statement.then)]  # type: ignore[union-attr]
 
 
 LAST: Final = "The release of the last tile: nobody waits for its place in the ring again."
@@ -73,6 +79,10 @@ REASONS: Final[dict[str, tuple[tuple[Holds, str], ...]]] = {
     "ring arrive dropped": ((_last_release, LAST),),
     "arrived twice": ((_last_release, LAST),),
     "guard dropped": (
+        (
+            lambda kernel, m: m.path in bulk_waits(kernel),
+            "Threads that have sent no box wait for none.",
+        ),
         (_last_release, LAST),
         (
             _of("", r"if \(t \+ \d+\) < |if more$"),

@@ -128,7 +128,8 @@ class Rings:
 
     def arrive(self, g: Gang, barrier: MBarrier, lanes: Positions, bytes: int, published: News) -> None:
         barrier.at, barrier.lane = g.at, int(lanes[0])
-        if barrier.pending < len(lanes) and (barrier.tx != 0 or barrier.pending <= 0):
+        # arrivals of one statement belong to one phase: for the next one, this phase's end must have been waited for
+        if barrier.pending < len(lanes):
             detail = f"{len(lanes)} arrivals where {max(barrier.pending, 0)} are missing"
             g.report("wrong arrivals", int(lanes[0] - g.lo), barrier.name, -1, detail)
         self.check_phase(g, barrier, lanes, published)
@@ -283,6 +284,14 @@ def _arrive(c: Compiler, s: RingArrive) -> Compiled:
         for slot, _, lanes in places(g):
             own = g.lo // g.wave.room
             to = np.full(len(lanes), own) if rank is None else spread(rank(g), g.n, "i32")[lanes - g.lo]
+            inside = (to >= 0) & (to < g.wave.cluster) if rank is not None else np.ones(len(lanes), np.bool_)
+            if not inside.all():
+                k = int(np.flatnonzero(~inside)[0])
+                detail = f"block {int(to[k])} of a cluster of {g.wave.cluster}"
+                g.report("out of bounds", int(lanes[k] - g.lo), ring.name, slot, detail)
+                lanes, to = lanes[inside], to[inside]
+            if not len(lanes):
+                continue
             g.wave.uses(g, lanes[to != own], to[to != own])
             published = g.wave.clocks.publish(lanes)
             for block in np.unique(to):
