@@ -28,9 +28,7 @@ from emmy.extract.learned import POOLED, HeldOut, LearnedPrior
 from emmy.extract.prior import roofline
 from emmy.extract.trees import LEAVES, Forest
 from emmy.extract.work import analyse
-from emmy.ir.schedule import Scheduled
-from emmy.ir.target import Target
-from emmy.measured import Folds, MeasuredBody, Predict, analytic
+from emmy.measured import Folds, MeasuredBody, Predict, analytic, predictor
 
 Array = npt.NDArray[np.float64]
 
@@ -56,6 +54,16 @@ class Recipe:
     near: float = 1.0
     monotone: bool = False
     by_family: bool = True
+
+
+# What `emmy fit --search` tries; the first is the usual one.
+RECIPES: Final[Mapping[str, Recipe]] = {
+    "usual": Recipe(),
+    "monotone": Recipe(monotone=True),
+    "small trees": Recipe(leaves=8),
+    "one model": Recipe(by_family=False),
+    "slow": Recipe(rounds=80, rate=0.08),
+}
 
 
 @dataclass(frozen=True)
@@ -183,9 +191,9 @@ def _joined(members: Sequence[tuple[Any, float]]) -> Forest:
     tree: list[int] = []
     leaves: list[list[float]] = []
     for model, baseline in members:
-        for k, (predictor,) in enumerate(model._predictors):
+        for k, (grown,) in enumerate(model._predictors):
             values: list[float] = []
-            _walk(predictor.nodes, 0, values, feature, threshold, mask)
+            _walk(grown.nodes, 0, values, feature, threshold, mask)
             tree += [len(leaves)] * (len(feature) - len(tree))
             values = [v + baseline for v in values] if k == 0 else values
             leaves.append(values + [0.0] * (LEAVES - len(values)))
@@ -246,11 +254,7 @@ class Fitter:
 
     def folds(self, body: MeasuredBody) -> Predict:
         prior = self.prior(body)
-
-        def predict(b: Any, rows: Sequence[Scheduled], target: Target, sizes: Mapping[str, int]) -> Array:
-            return prior.seconds(analyse(b, sizes), [r.config for r in rows], target)
-
-        return predict if prior.forests else analytic
+        return predictor(prior.seconds) if prior.forests else analytic
 
 
 def folds_of(
@@ -271,10 +275,22 @@ def judged(d: Rows, prior: LearnedPrior) -> HeldOut:
     return HeldOut(d.body.body.hash, best, len(d.measured), rank, regret, other_rank, other_regret)
 
 
+def compared(installed: LearnedPrior, data: Sequence[Rows]) -> tuple[HeldOut, ...]:
+    """An installed prior on the same bodies: what its own report says of those that it was trained on (they were held
+    out there), and what it says now of the others."""
+    known = {h.body: h for h in installed.report}
+    return tuple(known.get(d.body.body.hash) or judged(d, installed) for d in data if len(d.measured) >= 3)
+
+
+def geometric(values: Sequence[float]) -> float:
+    """Geometric mean; 1 of nothing."""
+    return float(np.exp(np.mean(np.log(values)))) if len(values) else 1.0
+
+
 def _ranked(predicted: Array, measured: Array) -> tuple[float, float]:
     """(rank correlation, 0 where there is none; time of the row predicted best over the best)."""
     mine, theirs = (np.argsort(np.argsort(x, kind="stable"), kind="stable") for x in (predicted, measured))
-    rank = float(np.corrcoef(np.stack([mine, theirs]))[0, 1])
+    rank = float(np.atleast_2d(np.corrcoef(np.stack([mine, theirs])))[0, 1])
     return rank, float(measured[int(np.argmin(predicted))] / measured.min())
 
 

@@ -20,6 +20,7 @@ from emmy.errors import EmmyError, UsageError
 from emmy.extract.evidence import solid
 from emmy.extract.golden import GoldenFile
 from emmy.extract.prior import predict_many
+from emmy.extract.priors import Score
 from emmy.extract.records import KernelRecord, Measurement, Regime, Sizes
 from emmy.extract.store import Store
 from emmy.extract.work import analyse
@@ -81,6 +82,15 @@ class Found:
 def analytic(body: Body, rows: Sequence[Scheduled], target: Target, sizes: Mapping[str, int]) -> Seconds:
     """The analytic prior's seconds."""
     return predict_many(analyse(body, sizes), [s.config for s in rows], target)
+
+
+def predictor(score: Score) -> Predict:
+    """A prior as it is asked here."""
+
+    def predict(body: Body, rows: Sequence[Scheduled], target: Target, sizes: Mapping[str, int]) -> Seconds:
+        return score(analyse(body, sizes), [s.config for s in rows], target)
+
+    return predict
 
 
 def analytic_folds(body: MeasuredBody) -> Predict:

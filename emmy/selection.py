@@ -181,7 +181,7 @@ class Selection:
         return [float(t) for t in self.prior.score(self.work(body), [s.config for s in rows], self.target)]
 
     def decided(self, decision: Decision) -> str:
-        """What a decision rests on: a measurement, a golden file, the learned or the analytic prior, the first option."""
+        """What a decision rests on: a measurement, a golden file, learned or analytic prior, the first option."""
         if decision.tier == "predicted":
             return self.prior.name
         if decision.tier == "safe":

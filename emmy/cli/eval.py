@@ -16,7 +16,8 @@ from emmy.cli.options import Opt, with_options
 if TYPE_CHECKING:
     from emmy.extract.golden import GoldenFile
     from emmy.extract.store import Store
-    from emmy.measured import Found
+    from emmy.ir.target import Target
+    from emmy.measured import Found, Predict
 
 eval_app = typer.Typer(
     help="What was measured: variants of a body, failures, regret of the untuned pick.", no_args_is_help=True
@@ -43,6 +44,9 @@ class VariantsOptions(EvalOptions, _BodyFirst):
 
 @dataclass(frozen=True)
 class RegretOptions(EvalOptions):
+    prior: Annotated[
+        str, Opt("--prior", help="learned (refitted without each body and its model) or analytic.")
+    ] = "learned"
     check: Annotated[bool, Opt("--check", help="Exit with 1 when the regret is above what it is held to.")] = False
 
 
@@ -75,15 +79,13 @@ def variants_command(o: VariantsOptions) -> None:
     from emmy.errors import UsageError
     from emmy.inspect.evaluate import variants
     from emmy.inspect.evaluate_text import skipped_lines, variants_lines
-    from emmy.measured import analytic
-
     found = measured(o, open_store(o))
     chosen = [b for b in found.bodies if not o.body or b.name == o.body or b.body.hash.startswith(o.body)]
     if o.body and not chosen:
         names = sorted({f"{b.name} {b.body.hash}" for b in found.bodies})
         known = "; ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         raise UsageError(f"no measured body is called {o.body!r}", f"there are {known}" if names else "there is none")
-    listed = [variants(b, analytic) for b in chosen]
+    listed = [variants(b, installed(b.target)) for b in chosen]
     if o.json:
         print(json.dumps({"bodies": [asdict(v) for v in listed], "skipped": dict(found.skipped)}))
         return
@@ -92,6 +94,20 @@ def variants_command(o: VariantsOptions) -> None:
     lines = skipped_lines(found.skipped)
     if lines or not listed:
         print("\n".join(lines or ["no measured bodies"]))
+
+
+def installed(target: Target) -> Predict:
+    """The prior that a compile for this card asks, by EMMY_PRIOR."""
+    from emmy.cli.request import note
+    from emmy.extract.priors import prior_of
+    from emmy.measured import predictor
+    from emmy.resources import golden
+    from emmy.settings import Settings
+
+    prior, notes = prior_of(target, golden(), Settings.read().prior)
+    for text in notes:
+        note(text)
+    return predictor(prior.score)
 
 
 def failures_command(o: StoreOptions) -> None:
@@ -105,13 +121,18 @@ def failures_command(o: StoreOptions) -> None:
 
 def regret_command(o: RegretOptions) -> None:
     """Compare the untuned pick of every measured body with its best measured row."""
+    from emmy.errors import UsageError
+    from emmy.fit import folds_of
     from emmy.inspect.evaluate import LIMITS, by_family, regrets
     from emmy.inspect.evaluate_text import regret_lines
     from emmy.measured import analytic_folds
 
+    if o.prior not in ("learned", "analytic"):
+        raise UsageError(f"--prior {o.prior!r} is none", "use learned or analytic")
     store = open_store(o)
     found = measured(o, store)
-    bodies = regrets(found.bodies, analytic_folds, store.failures())
+    folds = analytic_folds if o.prior == "analytic" else folds_of(found.bodies)
+    bodies = regrets(found.bodies, folds, store.failures())
     families = by_family(bodies)
     if o.json:
         print(json.dumps({

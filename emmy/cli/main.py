@@ -15,6 +15,7 @@ from emmy.cli.db import db_app
 from emmy.cli.doctor import DoctorOptions, doctor_command
 from emmy.cli.eval import eval_app
 from emmy.cli.explain import ExplainOptions, explain_command
+from emmy.cli.fit import FitOptions, fit_command
 from emmy.cli.golden import golden_app
 from emmy.cli.ops import OpsOptions, ops_command
 from emmy.cli.options import with_options
@@ -41,6 +42,7 @@ app.command("simulate")(with_options(simulate_command, SimulateOptions))
 app.command("explain")(with_options(explain_command, ExplainOptions))
 app.command("doctor")(with_options(doctor_command, DoctorOptions))
 app.command("ops")(with_options(ops_command, OpsOptions))
+app.command("fit")(with_options(fit_command, FitOptions))
 app.add_typer(db_app, name="db")
 app.add_typer(eval_app, name="eval")
 app.add_typer(golden_app, name="golden")

@@ -59,7 +59,8 @@ class Forest:
         """Number of the lowest bit of every mask."""
         every = np.arange(1 << LEAVES, dtype=np.uint32)
         lowest = every & (~every + 1)
-        return np.log2(np.maximum(lowest, 1)).astype(np.uint8)
+        found: npt.NDArray[np.uint8] = np.log2(np.maximum(lowest, 1)).astype(np.uint8)
+        return found
 
     def values(self, matrix: Array) -> Array:
         """[rows, members] from a matrix of features [rows, features]."""

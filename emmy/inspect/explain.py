@@ -135,7 +135,8 @@ class _Asked:
         return Explained(
             c.name, launches, c.launch.rule, body.hash, decision.family, decision.row, decision.cost * 1e6,
             AT_BUILD if c.at_build else decision.tier, self.s.selection.decided(decision),
-            _why(self.s, c, chosen, rows), len(rows), sum(r.n > 0 for r in rows), tuple(shown), () if c.at_build else self.instead(c.launch),
+            _why(self.s, c, chosen, rows), len(rows), sum(r.n > 0 for r in rows), tuple(shown),
+            () if c.at_build else self.instead(c.launch),
             (*_row_refusals(rows), *self.declined(body.hash), *self.fusions(c.launch), *self.ruled_out(c.launch)),
         )  # fmt: skip
 

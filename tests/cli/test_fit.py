@@ -1,0 +1,63 @@
+"""`emmy fit`, and compiling with what it wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Emmy
+from tests.fitting import NAMED, store_of
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(store_of(tmp_path_factory.mktemp("fit") / "e.duckdb").path)
+
+
+def test_a_prior_is_fitted_installed_and_asked(emmy: Emmy, db: str, tmp_path: Path) -> None:
+    out = tmp_path / "p.npz"
+    done = emmy("fit", "--db", db, "--out", str(out))
+    assert done.code == 0 and max(map(len, done.out.splitlines())) <= 80
+    assert "written to" in done.out and out.exists()
+    found = json.loads(emmy("fit", "--db", db, "--out", str(out), "--json", "--dry-run").out)
+    assert found["file"] is None and found["refused"] == "" and len(found["bodies"]) == len(NAMED)
+    assert found["installed_before"] == found["bodies"]
+    code = "torch.nn.Linear(256,512,bias=False)(torch.randn(128,256))"
+    for asked, name in ((str(out), "learned prior"), ("analytic", "analytic prior")):
+        ran = emmy("saturate", "-c", code, "--gpu", "H200", "--json", EMMY_PRIOR=asked)
+        assert {k["decided"] for k in json.loads(ran.out)["kernels"]} == {name}
+    told = emmy("explain", "-c", code, "--gpu", "H200", EMMY_PRIOR=str(out))
+    assert "learned prior" in " ".join(told.out.split())
+
+
+def test_a_worse_prior_is_not_installed(emmy: Emmy, db: str, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from emmy.extract.learned import load, save
+
+    out = tmp_path / "p.npz"
+    assert emmy("fit", "--db", db, "--out", str(out)).code == 0
+    good = load(out)
+    save(replace(good, report=tuple(replace(h, regret=1.0) for h in good.report)), out)
+    before = out.read_bytes()
+    if all(h.regret < 1.01 for h in good.report):
+        pytest.skip("the made-up times are learned without any regret")
+    done = emmy("fit", "--db", db, "--out", str(out))
+    assert done.code == 1 and "not written: the installed prior's regret" in done.out and out.read_bytes() == before
+    assert emmy("fit", "--db", db, "--out", str(out), "--force").code == 0 and out.read_bytes() != before
+
+
+def test_nothing_measured_and_too_few_bodies_are_said(emmy: Emmy, tmp_path: Path) -> None:
+    assert "nothing was measured" in emmy("fit", "--db", str(tmp_path / "none.duckdb")).err
+    few = store_of(tmp_path / "few.duckdb", NAMED[:2])
+    done = emmy("fit", "--db", str(few.path), "--out", str(tmp_path / "p.npz"))
+    assert done.code == 2 and "too few to learn from" in done.err and not (tmp_path / "p.npz").exists()
+
+
+def test_regret_is_that_of_priors_that_did_not_see_the_body(emmy: Emmy, db: str) -> None:
+    learned, plain = (json.loads(emmy("eval", "regret", "--db", db, "--json", "--prior", p).out)["families"][-1]
+                      for p in ("learned", "analytic"))  # fmt: skip
+    assert learned["median"] < plain["median"]
+    assert emmy("eval", "regret", "--db", db, "--prior", "oracle").code == 2

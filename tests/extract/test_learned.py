@@ -1,0 +1,144 @@
+"""The learned prior's file, its quarantine, and which prior answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from emmy.errors import StoreError, UsageError
+from emmy.extract.features import NAMES, features
+from emmy.extract.learned import POOLED, HeldOut, LearnedPrior, file_name, load, save
+from emmy.extract.prior import predict_many, roofline
+from emmy.extract.priors import ANALYTIC, prior_of, prior_path
+from emmy.extract.trees import LEAVES, Forest
+from emmy.extract.work import analyse
+from emmy.fit import dataset, fit
+from emmy.ir.target import TARGETS
+from tests import bodies as B
+from tests.evidence import TARGET, legal
+from tests.fitting import QUICK, measured_bodies
+
+
+@pytest.fixture(scope="module")
+def prior(tmp_path_factory) -> LearnedPrior:
+    data = dataset(measured_bodies(tmp_path_factory.mktemp("learned") / "e.duckdb"))
+    return fit(data, QUICK, (HeldOut("ab" * 8, "mma", 40, 0.9, 1.01, 0.8, 1.2),), TARGET.gpu, TARGET.capability)
+
+
+BODIES = [B.linear(64, 256, 256), B.linear(4096, 4096, 4096), B.matvec(512, 512), B.attention(1, 16, 8, 512, 512, 128),
+          B.rms_linear(512, 1024, 4096, factored=True), B.linear(33, 77, 5)]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(BODIES)))
+def test_no_two_rows_tie_and_each_is_above_nothing(prior, number):
+    body = BODIES[number]
+    rows, work = legal(body), analyse(body)
+    configs = [r.config for r in rows]
+    for seconds in (prior.seconds(work, configs, TARGET), predict_many(work, configs, TARGET)):
+        assert np.isfinite(seconds).all() and (seconds > 0).all()
+        assert len(set(seconds.tolist())) == len({(c.family, c) for c in configs})
+
+
+def test_features_are_named_and_finite(prior):
+    work = analyse(BODIES[0])
+    found = features(work, [r.config for r in legal(BODIES[0])], TARGET, roofline(work, TARGET))
+    assert found.matrix.shape[1] == len(NAMES) == len(set(NAMES))
+    assert np.isfinite(found.matrix).all()
+
+
+def test_where_the_members_disagree_the_analytic_prior_answers():
+    def forest(*values: float) -> Forest:
+        leaf = np.zeros((len(values), LEAVES))
+        leaf[:, 0] = values
+        none = np.zeros(0)
+        return Forest(len(values), none.astype(np.int16), none, none.astype(np.uint16), none.astype(np.int32), leaf)
+
+    matrix, family = np.zeros((1, len(NAMES))), np.array(["mma"])
+    agreed, split = (LearnedPrior("", 0, {POOLED: forest(*v)}) for v in ((0.5, 0.5), (2.5, -1.5)))
+    assert agreed.correction(matrix, family)[0] == pytest.approx(0.5)
+    assert abs(split.correction(matrix, family)[0]) < 0.01
+    assert LearnedPrior("", 0, {}).correction(matrix, family)[0] == 0.0
+
+
+def test_a_file_gives_back_what_was_saved_without_pickle(prior, tmp_path):
+    path = tmp_path / file_name("RTX 5090", 120)
+    assert path.name == "prior_rtx-5090_sm120.npz"
+    save(prior, path)
+    with np.load(path, allow_pickle=False) as arrays:
+        assert all(arrays[n].dtype.kind in "fiuU" for n in arrays.files)
+    again = load(path)
+    assert again.report == prior.report and list(again.forests) == list(prior.forests) and again.doubt() == ""
+    work, configs = analyse(BODIES[1]), [r.config for r in legal(BODIES[1])]
+    assert np.array_equal(again.seconds(work, configs, TARGET), prior.seconds(work, configs, TARGET))
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def spoiled(prior, tmp_path, **changed):
+    path = tmp_path / "p.npz"
+    save(prior, path)
+    with np.load(path) as file:
+        arrays = {**{n: file[n] for n in file.files}, **changed}
+    np.savez(path, **{k: v for k, v in arrays.items() if v is not None})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"format": np.array("other")}, "no prior"), ({"version": np.array(99)}, "has version 99"),
+        ({"features": np.array(["a"])}, "features of another Emmy"), ({"models": np.array(["cake"])}, "no family"),
+        ({"all.leaf": np.full((3, LEAVES), np.nan)}, "all.leaf must be finite"),
+        ({"all.leaf": np.zeros((3, 5))}, "all.leaf must be"), ({"all.threshold": None}, "all.threshold must be"),
+        ({"all.tree": np.array([1 << 30])}, "all.tree must be"), ({"all.members": np.array(0)}, "all.members must be"),
+        ({"report": np.zeros((1, 5))}, "report must be"), ({"gpu": np.array([1])}, "gpu must be"),
+        ({"format": np.array([None], dtype=object)}, "no file of arrays"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_not_right_is_refused_with_a_reason(prior, tmp_path, changed, said):
+    with pytest.raises(StoreError, match=said):
+        load(spoiled(prior, tmp_path, **changed))
+
+
+def test_no_file_and_no_archive_are_named(tmp_path):
+    with pytest.raises(StoreError, match="cannot be read"):
+        load(tmp_path / "none.npz")
+    (tmp_path / "text.npz").write_text("hello")
+    with pytest.raises(StoreError, match="no file of arrays"):
+        load(tmp_path / "text.npz")
+
+
+def test_the_card_decides_which_prior_answers(prior, tmp_path):
+    assert prior_of(TARGET, tmp_path) == (ANALYTIC, ())
+    with pytest.raises(UsageError, match="emmy fit"):
+        prior_of(TARGET, tmp_path, "learned")
+    save(prior, prior_path(TARGET, tmp_path))
+    chosen, notes = prior_of(TARGET, tmp_path)
+    assert chosen.name == "learned prior" and notes == ()
+    assert prior_of(TARGET, tmp_path, "analytic") == (ANALYTIC, ())
+    assert prior_of(TARGETS["sm_80"], tmp_path) == (ANALYTIC, ())
+    with pytest.raises(UsageError, match="is of H200"):
+        prior_of(TARGETS["sm_80"], tmp_path, str(prior_path(TARGET, tmp_path)))
+
+
+def test_a_prior_that_ranks_badly_is_quarantined(prior, tmp_path):
+    bad = replace(prior.report[0], rank=0.2)
+    path = prior_path(TARGET, tmp_path)
+    save(replace(prior, report=(bad,)), path)
+    chosen, (note,) = prior_of(TARGET, tmp_path)
+    assert chosen is ANALYTIC and "quarantined" in note and "0.20" in note
+    save(replace(prior, report=(replace(prior.report[0], regret=2.0),)), path)
+    assert "regret is 2.000" in prior_of(TARGET, tmp_path)[1][0]
+    save(replace(prior, answers=prior.answers + 1.0), path)
+    assert "answers that it was written with" in prior_of(TARGET, tmp_path)[1][0]
+    chosen, (note,) = prior_of(TARGET, tmp_path, str(path))
+    assert chosen.name == "learned prior" and "although" in note
+
+
+def test_a_damaged_file_costs_the_tier_not_the_compile(tmp_path):
+    prior_path(TARGET, tmp_path).write_bytes(b"\x00" * 40)
+    chosen, (note,) = prior_of(TARGET, tmp_path)
+    assert chosen is ANALYTIC and "the analytic prior answers" in note
+    with pytest.raises(StoreError):
+        prior_of(TARGET, tmp_path, "learned")
