@@ -65,16 +65,19 @@ class Survey:
 def survey(found: Found, arch: str) -> Survey | str:
     """In another process: the legal rows of a body, and how its results are checked; or why there is nothing."""
     from emmy.egraph.schedule import schedule_rows
-    from emmy.extract.prior import predict_many, roofline
+    from emmy.extract.prior import roofline
+    from emmy.extract.priors import prior_of
     from emmy.extract.work import analyse
     from emmy.ir.parse import parse_body
-    from emmy.resources import rulesets
+    from emmy.resources import golden, rulesets
+    from emmy.settings import Settings
     from emmy.tune.groups import add_check, make_group
 
     card, body = target(arch), parse_body(found.text)
     legal = schedule_rows([body], card, found.sizes, rulesets()).rows[body.hash]
     work = analyse(body, found.sizes)
-    seconds = [float(t) for t in predict_many(work, [r.config for r in legal], card)]
+    prior, _ = prior_of(card, golden(), Settings.read().prior)
+    seconds = [float(t) for t in prior.score(work, [r.config for r in legal], card)]
     try:
         group = make_group(body, found.sizes, card, work, found.name)
         check = add_check(group, legal, seconds)

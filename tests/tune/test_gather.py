@@ -1,0 +1,93 @@
+"""Gathering measurements of many bodies: with made-up times, which are no evidence for any card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from emmy.extract.records import STAND_IN
+from emmy.extract.store import Store
+from emmy.ir.target import target
+from emmy.tune.executors import StandIn
+from experiments.bodies import Found, Wanted, bodies_of, design_cases, indirect, model_cases, ordered, read, write
+from experiments.gather import BODIES, Gathering, wanted_picks
+from tests.bodies import linear, matvec
+
+CARD = target("sm_90a")
+SMALL = [
+    Found(b.hash, b.text, "k_small", {}, [name])
+    for name, b in (("a@1", linear(32, 64, 64)), ("b@1", matvec(64, 64)))
+]  # fmt: skip
+
+
+def gathering(db: Path, rows: int, executor: StandIn | None = None, **more: object) -> Gathering:
+    made = Gathering(executor or StandIn(), Store(db), SMALL, CARD, rows, 300.0, workers=0, size=8, **more)  # type: ignore[arg-type]
+    made.run()
+    return made
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EMMY_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.mark.nvrtc
+@pytest.mark.usefixtures("cache")
+def test_rows_are_measured_recorded_and_not_measured_again(tmp_path: Path) -> None:
+    db = tmp_path / "e.duckdb"
+    first = gathering(db, 12)
+    found = Store(db).measurements()
+    assert first.counts["bodies"] == 2 and first.counts["rows"] == len(found) > 12
+    assert {m.regime.gpu for m in found} == {STAND_IN} and {m.source for m in found} == {STAND_IN}
+    for f in SMALL:
+        mine = [m for m in found if m.body == f.body]
+        assert sum(m.uniform for m in mine) >= 0.3 * len(mine)
+        assert any(m.drawn == "pick" for m in mine)
+    assert {k.programs for k in Store(db).kernels()} == {("a@1",), ("b@1",)}
+    again = gathering(db, 12, executor := StandIn())
+    assert again.counts["rows"] == 0 and executor.measured == 0
+
+
+@pytest.mark.nvrtc
+@pytest.mark.usefixtures("cache")
+def test_failures_are_recorded_and_picks_are_measured_alone(tmp_path: Path) -> None:
+    import json
+
+    db = tmp_path / "e.duckdb"
+    failing = gathering(db, 6, StandIn(failing={"WORK=t": "wrong result"}))
+    assert failing.failures["wrong result"] == len(Store(db).failures()) > 0
+    rows = {m.row for m in Store(db).measurements() if m.body == SMALL[0].body}
+    from tests.evidence import legal
+
+    pick = next(r.row.text for r in legal(linear(32, 64, 64)) if r.row.text not in rows and r.family == "mma")
+    report = tmp_path / "regret.json"
+    report.write_text(json.dumps({"bodies": [
+        {"body": SMALL[0].body, "pick_row": pick, "exact": False}, {"body": SMALL[1].body, "pick_row": "x", "exact": True}
+    ]}))  # fmt: skip
+    picked = gathering(db, 6, picks=wanted_picks(report))
+    assert picked.counts["rows"] == 1
+    assert [m.row for m in Store(db).measurements() if m.row == pick] == [pick]
+
+
+def test_the_list_of_bodies_is_large_and_each_is_what_it_says() -> None:
+    from emmy.ir.parse import parse_body
+
+    bodies = read(BODIES)
+    assert len(bodies) >= 60 and len({(f.body, str(f.sizes)) for f in bodies}) == len(bodies)
+    for f in bodies[::9]:
+        body = parse_body(f.text)
+        assert body.hash == f.body and f.programs and not indirect(body)
+    names = [c.name for c in (*design_cases(), *model_cases())]
+    assert len(set(names)) == len(names) and all("@" in n for n in names)
+
+
+def test_bodies_of_a_program_and_their_order(tmp_path: Path) -> None:
+    wanted = Wanted("sum@8", {"code": "torch.randn(8, 128).sum(-1)"})
+    (one,) = bodies_of(wanted, CARD)
+    assert one.programs == ["sum@8"] and one.sizes == {}
+    twice = ordered([one, SMALL[0]], [Found(one.body, one.text, "k", {}, ["model@1"])])
+    assert sorted(f.body for f in twice) == sorted([one.body, SMALL[0].body])
+    assert ["model@1", "sum@8"] in [f.programs for f in twice]
+    write(tmp_path / "b.json", twice)
+    assert read(tmp_path / "b.json") == twice
