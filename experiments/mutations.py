@@ -36,8 +36,8 @@ found must do the same as its kernel in that launch, and is *equivalent* with a 
   the next; or the same thread stores to the element again; or the advanced cursor is not used again.
 - **no wait**: without any wait for that side of the ring the launch is right and has no finding: the arrivals that the
   mutation changes are for nobody.
-- **identical**: only registers are computed otherwise, and no bit of the results differs from the kernel's on fifteen
-  inputs of eight kinds.
+- **identical**: only registers are computed otherwise, and no bit of the results differs from the kernel's on seventeen
+  inputs of ten kinds.
 - **by hand**: a reason that is stated in `tests/simulate/survivors.py` and listed at the end.
 
 `make test-simulate` runs this; `python -m experiments.mutations` writes this page.
