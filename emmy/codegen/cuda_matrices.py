@@ -107,7 +107,8 @@ _STORES: Final = {f"stmatrix_x{n}{'_trans' if t else ''}": _stmatrix(n, t) for n
 _MMA: Final = {f"mma_{shape}_{t}": _mma(shape, t) for shape, t in MMA_SHAPES}
 _WGMMA: Final[dict[str, str]] = {
     "wgmma_matrix": f"""{_F} unsigned long long wgmma_matrix(const void* start, int units, unsigned long long fields) {{
-    return fields | (((unsigned)__cvta_generic_to_shared(start) >> 4) + (unsigned)units);
+    // 14 bits: in a cluster the address also has the block's rank, which must not reach the fields above
+    return fields | ((((unsigned)__cvta_generic_to_shared(start) >> 4) + (unsigned)units) & 0x3fffu);
 }}""",
     "wgmma_fence": f'{_F} void wgmma_fence() {{ asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }}',
     "wgmma_commit": f'{_F} void wgmma_commit() {{ asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }}',

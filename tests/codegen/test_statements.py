@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 
 from emmy.codegen.cuda import source
+from emmy.codegen.cuda_helpers import HELPERS
 from emmy.ir.kernel import For, If, Kernel, Let, Roles, S, walk
 from emmy.ir.show_kernel import show_statement
 from emmy.ir.target import TARGETS, Target, target
@@ -118,3 +119,8 @@ def test_targets_with_a_statement_compile_it(arch: str) -> None:
     for name, binary in zip(names, built, strict=True):
         assert isinstance(binary, Compiled), f"{name}: {binary}"
         assert binary.notes == (), name
+
+
+def test_a_descriptor_takes_14_bits_of_an_address() -> None:
+    """An address in a cluster has the block's rank above them, where the descriptor has its leading offset."""
+    assert "& 0x3fffu" in HELPERS["wgmma_matrix"]

@@ -216,6 +216,7 @@ def test_legal_attention_rows_on_the_gpu(name: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("body", [B.linear(257, 383, 520), B.linear(300, 256, 1030, trans_b=False),
+                                  B.linear(264, 256, 1032, trans_b=False), B.scaled_linear(264, 256, 1032),
                                   B.rms_linear(130, 264, 512), B.attention(2, 4, 2, 200, 333, 128, causal=False),
                                   B.attention(1, 2, 2, 300, 300, 256, causal=True)])  # fmt: skip
 def test_larger_shapes_around_tile_edges_on_the_gpu(body: Body) -> None:
