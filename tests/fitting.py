@@ -13,7 +13,7 @@ from emmy.fit import Recipe
 from emmy.ir.loop import Body
 from emmy.measured import MeasuredBody, analytic, read_measured
 from tests.bodies import linear, matvec
-from tests.evidence import REGIME, TARGET, legal
+from tests.evidence import REGIME, TARGET, legal, slower
 
 QUICK = Recipe(members=3, rounds=20, rows=60)
 # (program, body): bodies of `alpha@…` are one model's
@@ -49,11 +49,13 @@ def rows_of(name: str, body: Body, count: int = 60) -> tuple[Measurement, ...]:
     )  # fmt: skip
 
 
-def store_of(path: Path, named: list[tuple[str, Body]] | None = None) -> Store:
+def store_of(path: Path, named: list[tuple[str, Body]] | None = None, noise: float = 0.0) -> Store:
+    """`noise`: deviation of the logarithm of what times are multiplied with."""
+    rng = np.random.default_rng(7)
     store = Store(path)
     for name, body in NAMED if named is None else named:
         store.record_kernels([KernelRecord(body.hash, body.text, "k_linear", {"programs": name})])
-        store.record_measurements(rows_of(name, body))
+        store.record_measurements(slower(m, float(np.exp(noise * rng.normal()))) for m in rows_of(name, body))
     return store
 
 

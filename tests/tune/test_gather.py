@@ -63,7 +63,8 @@ def test_failures_are_recorded_and_picks_are_measured_alone(tmp_path: Path) -> N
     pick = next(r.row.text for r in legal(linear(32, 64, 64)) if r.row.text not in rows and r.family == "mma")
     report = tmp_path / "regret.json"
     report.write_text(json.dumps({"bodies": [
-        {"body": SMALL[0].body, "pick_row": pick, "exact": False}, {"body": SMALL[1].body, "pick_row": "x", "exact": True}
+        {"body": SMALL[0].body, "pick_row": pick, "exact": False},
+        {"body": SMALL[1].body, "pick_row": "x", "exact": True},
     ]}))  # fmt: skip
     picked = gathering(db, 6, picks=wanted_picks(report))
     assert picked.counts["rows"] == 1
