@@ -37,8 +37,18 @@ BUILTINS: Final = ("tid", "bid_x", "bid_y", "bid_z", "grid_x", "cluster_rank")
 
 @dataclass(frozen=True, slots=True)
 class Lit:
+    """A number.  NaN equals NaN, so that a kernel equals itself."""
+
     value: int | float | bool
     type: str
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Lit) or self.type != other.type:
+            return False
+        return self.value == other.value or (self.value != self.value and other.value != other.value)
+
+    def __hash__(self) -> int:
+        return hash((self.value if self.value == self.value else "nan", self.type))
 
 
 @dataclass(frozen=True, slots=True)
