@@ -282,7 +282,7 @@ class Statements(Values):
         return RingWait(self.at_cursor(r), cast(Side, r.one_of(_SIDES)))
 
     def arrive(self, r: Line) -> S:
-        if r.peek == "at" and re.search(r"\bof \d+$", r.text):
+        if r.peek == "at" and re.search(r"\bof \d+\s*$", r.text):
             r.next()
             return self.named(r, True)
         cursor, side = self.at_cursor(r), cast(Side, r.one_of(_SIDES))

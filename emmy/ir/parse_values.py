@@ -38,7 +38,7 @@ TOKEN: Final = re.compile(
     | \d+(?=\.\.)                             # the low end of a range
     | \d+(?:\.\d+)?(?:e[+-]?\d+)?(?:_[a-z]\w*)?
     | \+\d+(?=\])                             # how many elements of an array
-    | [A-Za-z_]\w*
+    | [^\W\d]\w*
     | \.\.|<<|>>|<=|>=|==|!=|&&|\|\||\+=|\*=|-=|\S""",
     re.VERBOSE,
 )

@@ -91,7 +91,7 @@ BARE: Final[dict[type, str]] = {
 
 def show_kernel(k: Kernel) -> str:
     """The whole kernel; the first line says what a launch needs.  `emmy.ir.parse_kernel` reads it back."""
-    taken = any(_names(s, "tid") for s in walk(k.body))
+    taken = any(p.name == "tid" for p in k.params) or any(_names(s, "tid") for s in walk(k.body))
     lines = [_head(k), f"    {_comment(k.comment)}"]
     lines += ["    " + _param(p) for p in k.params]
     lines += ["    " + _buffer(b) for b in k.shared]
@@ -229,7 +229,8 @@ class _Text(ValueText):
             return f"stmatrix{'.trans' if s.trans else ''} {self.place(s.dst)} = {self.all(s.src, 'u32')}"
         if isinstance(s, Mma):
             a, b = self.all(s.a, "u32"), self.all(s.b, "u32")
-            return f"mma.{s.shape}.{s.type} ({self.all(s.d)}) = ({a}) * ({b}) + ({self.all(s.c, s.d[0].type)})"
+            c = self.all(s.c, s.d[0].type if s.d else None)
+            return f"mma.{s.shape}.{s.type} ({self.all(s.d)}) = ({a}) * ({b}) + ({c})"
         left = self.matrix(s.a) if isinstance(s.a, Matrix) else f"({self.all(s.a, 'u32')})"
         op = "+=" if s.accumulate else "="
         at = f"{s.acc}[{self.x(s.at, 'i32')} +{s.n // 2}]"
