@@ -66,12 +66,16 @@ def matvec(n: Extent, k: Extent, dtype: str = "bf16") -> Body:
     return linear(1, n, k, dtype)
 
 
-def scaled_linear(m: Extent, n: Extent, k: Extent, dtype: str = "bf16") -> Body:
-    """x * W.T times 1 / root mean square of x's rows: a normalization whose weight is part of W."""
+def scaled_linear(m: Extent, n: Extent, k: Extent, dtype: str = "bf16", by: str = "rms") -> Body:
+    """x * W.T times 1 / root mean square of x's rows: a normalization whose weight is part of W.
+
+    `by` max or min: plus the greatest or least element of x's row instead.
+    """
     i, j = axes(m, n)
     r, q = ax("r", extent(k)), ax("q", extent(k))
     total = fold("sum", r, scalar("mul", load(0, (i, r), dtype), load(1, (j, r), dtype)), dtype)
-    value = scalar("mul", total, rms_scale(load(0, (i, q), dtype), q))
+    element = load(0, (i, q), dtype)
+    value = scalar("mul", total, rms_scale(element, q)) if by == "rms" else scalar("add", total, fold(by, q, element))
     slots = [Tensor(dtype, (i.extent, r.extent)), Tensor(dtype, (j.extent, r.extent))]
     return body([Out((i, j), (i, j), value, Tensor(dtype, (i.extent, j.extent)))], slots)
 

@@ -100,8 +100,14 @@ class Statements(Values):
             init = "" if s.init is None else f" = {self.x(s.init)}"
             return f"{CTYPE[s.type]} {s.name}{init};"
         align = "__align__(16) " if s.count * BYTES[s.type] >= 4 else ""
-        zero = " = {}" if s.init is not None else ""
-        return f"{align}{memory_type(s.type)} {s.name}[{s.count}]{zero};"
+        return f"{align}{memory_type(s.type)} {s.name}[{s.count}]{self.filled(s.init, s.count)};"
+
+    def filled(self, init: X | None, count: int) -> str:
+        """The initializer of an array whose elements all begin as `init`."""
+        if init is None:
+            return ""
+        zero = isinstance(init, Lit) and init.value == 0
+        return " = {}" if zero else f" = {{{', '.join([self.x(init)] * count)}}}"
 
     def assign(self, s: Assign) -> str:
         target, v = self.x(s.target), s.value

@@ -174,6 +174,9 @@ CASES: dict[str, Case] = {
     "comment": case("", Comment("why"), "// why"),
     "let": case("", Let("a", Lit(2.0, "f32")), "const float a = 2.0f;"),
     "declare": case("", Declare("a", "i64", Lit(3, "i64")), "long long a = 3LL;"),
+    "declare filled array": case(
+        "", Declare("a", "f32", Lit(-1.5, "f32"), 2), "__align__(16) float a[2] = {-1.5f, -1.5f};"
+    ),
     "declare array": case("", Declare("a", "bf16", Lit(0, "u32"), 8), "__align__(16) unsigned short a[8] = {};"),
     "assign": case("", Assign(FLOAT, Bin("+", FLOAT, FLOAT, "f32")), "v += v;", before=(V,)),
     "for": case(

@@ -84,3 +84,19 @@ def test_row_scalars_are_gathered_from_passing_tiles_or_computed_before(part: st
     body = bodies.scaled_linear(280, 200, 264)
     for scheduled in sampled(body, SMALL, part, 2, seed=hash_of(part)):
         assert_right(body, SMALL, scheduled)
+
+
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_gathered_extremes_of_rows_of_one_sign_are_right(kind: str) -> None:
+    """A partial fold begins with its neutral element, which is not zero here."""
+    body = bodies.scaled_linear(128, 64, 128, by=kind)
+    sign = -1.0 if kind == "max" else 1.0
+    for scheduled in sampled(body, SMALL, "w8x1+p4,", 2, seed=3):
+        kernel = lower(body, scheduled.family, scheduled.row, SMALL, "k")
+        given = [np.abs(a.astype(np.float32)).astype(a.dtype) for a in check.operands(body, {})]
+        given[0] = (sign * (given[0].astype(np.float32) + 1.0)).astype(given[0].dtype)
+        names = [p.name for p in kernel.params]
+        done = simulate(kernel, SMALL, dict(zip(names, given, strict=False)), {}, {names[-1]: 128 * 64})
+        expected = evaluate(body, given, {})
+        assert not done.findings
+        assert check.distance(body, [done.outputs[names[-1]].reshape(128, 64)], expected) < 1.0

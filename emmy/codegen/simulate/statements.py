@@ -22,6 +22,7 @@ from emmy.ir.kernel import (
     For,
     If,
     Let,
+    Lit,
     Load,
     LoadVector,
     ProxyFence,
@@ -71,7 +72,8 @@ def _let(c: Compiler, s: Let) -> Compiled:
 def _declare(c: Compiler, s: Declare) -> Compiled:
     zero = uniform(0, s.type)
     if s.count is not None:
-        first = zero if s.init is not None else None
+        assert s.init is None or isinstance(s.init, Lit)
+        first = None if s.init is None else uniform(s.init.value, s.type)
 
         def array(g: Gang) -> None:
             g.env[s.name] = fresh = RegArray(s.name, s.type, [first] * (s.count or 0))

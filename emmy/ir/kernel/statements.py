@@ -41,7 +41,10 @@ class Let:
 
 @dataclass(frozen=True, slots=True)
 class Declare:
-    """A register that is assigned again, or with `count` an array of them (16-byte aligned, for vector copies)."""
+    """A register that is assigned again, or with `count` an array of them (16-byte aligned, for vector copies).
+
+    `init` of an array is a number, with which every element begins.
+    """
 
     name: str
     type: str

@@ -155,6 +155,8 @@ class Checker(Facts):
         self.name(s, s.name, s.type, spread)
         self.mutable.add(s.name)
         if s.count is not None:
+            if s.init is not None and not isinstance(s.init, Lit):
+                raise self.fail(s, f"the elements of {s.name} begin as one number")
             self.arrays[s.name] = s.count
             self.spread[s.name] = Spread.LANE
 
