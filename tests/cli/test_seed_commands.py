@@ -316,7 +316,6 @@ def test_a_layer_of_the_example_model_dumps_every_stage(emmy: Emmy, tmp_path) ->
 
 
 @pytest.mark.parametrize("row", TMA_ROWS, ids=["w1x2", "w2x2"])
-@pytest.mark.xfail(strict=True, reason="operands are not staged by TMA in this version")
 def test_rows_that_stage_by_tma(emmy: Emmy, row: str) -> None:
     done = emmy("compile", "-c", MATMUL, "--target", "sm_120", "--ir", "tile", EMMY_KNOBS=row)
     assert done.code == 0 and "⟨STAGE=" in done.out

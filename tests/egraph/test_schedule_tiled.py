@@ -65,6 +65,28 @@ def test_operands_that_are_not_contiguous_in_16_bytes_are_not_copied_asynchronou
     assert any("smem-async" in r for r in of(rows(B.linear(33, 77, 72)), "mma"))
 
 
+@pytest.mark.parametrize("arch", TARGETS)
+def test_only_cards_with_tma_stage_by_it(arch: str) -> None:
+    found = of(rows(LINEAR, arch), "mma")
+    assert any("smem-tma" in r for r in found) == (target(arch).capability >= 90)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        B.linear(64, 64, 65),  # rows that begin at odd multiples of two bytes
+        B.linear(64, 63, 64, trans_b=False),  # the same of the right factor alone
+        B.rms_linear(64, 64, 64, factored=False),  # a factor that is computed
+        B.dequant(16, 16, 64),  # a factor of another type
+        B.rotated(40, 24, 64),  # a factor of guarded halves
+    ],
+    ids=["unaligned", "unaligned right", "computed", "dequantized", "guarded"],
+)
+def test_what_tma_cannot_move_as_it_is_is_staged_otherwise(body: Body) -> None:
+    found = of(rows(body), "mma")
+    assert found and not any("smem-tma" in r for r in found)
+
+
 def test_small_results_have_no_large_tiles() -> None:
     found = of(rows(B.linear(16, 64, 256)), "mma")
     assert found and all("WORK=w1x" in r and "/f1x" in r for r in found)
@@ -74,7 +96,9 @@ def test_small_results_have_no_large_tiles() -> None:
     ("rule", "body", "gone"),
     [
         ("mma-async", LINEAR, "mma .*STAGE=d[234]/smem-async"),
-        ("mma-deep", LINEAR, "mma .*STAGE=d6"),
+        ("mma-deep", LINEAR, "mma .*STAGE=d6/smem-async"),
+        ("mma-boxes", LINEAR, "mma .*STAGE=d[234]/smem-tma"),
+        ("mma-boxes-deep", LINEAR, "mma .*STAGE=d6/smem-tma"),
         ("mma-ring", LINEAR, "mma .*/smem,"),
         ("mma-raster", LINEAR, "mma .*"),
         ("mma-shape", LINEAR, "mma .*"),

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from emmy.codegen.expr import Code, add, div
 from emmy.codegen.families.blocks import Blocks, place_blocks
+from emmy.codegen.families.boxes import operand
 from emmy.codegen.families.epilogue import Epilogue, Side
 from emmy.codegen.families.frame import Frame, Known, fits
-from emmy.codegen.families.ring import Multiply, Read, chained_ring, ring
+from emmy.codegen.families.ring import Boxes, Multiply, Read, boxed_ring, chained_ring, ring
 from emmy.codegen.families.rowscalars import RowScalars
 from emmy.codegen.families.staging import Stager, Tile
 from emmy.codegen.families.statistics import Statistics
-from emmy.ir.kernel import Lit, X
+from emmy.ir.kernel import InitRings, Lit, Ring, TensorMap, X
 from emmy.ir.views.contraction_view import ContractionView
 from emmy.ir.views.gather import gathered
 from emmy.ir.views.product import top_folds
@@ -38,6 +39,17 @@ class Contraction:
         self.buffers = [
             *(t.buffer for t in named), *self.scalars_m.buffers.values(), *self.scalars_n.buffers.values()
         ]  # fmt: skip
+        # what TMA brings: all operands, or none
+        self.boxed = [
+            operand(frame, view, t.part, t.own, t.buffer, t.name) for t in named if t.transport == "tma"
+        ]  # fmt: skip
+        # every warp releases a slot
+        rings = [Ring(names.fresh("ring"), stages, 1, threads // 32)] if self.boxed else []
+        self.rings: tuple[Ring, ...] = tuple(rings)
+
+    @property
+    def maps(self) -> tuple[TensorMap, ...]:
+        return tuple(o.map for o in self.boxed)
 
     def run(self, code: Code, products: Callable[[Code, X], None]) -> None:
         """The row scalars, then the ring; `products(code, slot)` adds one staged tile to the accumulators."""
@@ -46,8 +58,20 @@ class Contraction:
 
     def run_chained(self, code: Code, steps: int, read: Read, multiply: Multiply) -> None:
         """The same with tiles in steps, fragments read a step ahead of their products."""
+        if self.boxed:
+            code.emit(InitRings())
+            code.barrier()
         stagers, count = self._set_up(code, gather=True)
+        if self.boxed:
+            boxes = Boxes(self.rings[0], sum(o.bytes for o in self.boxed), self._ask)
+            boxed_ring(code, boxes, stagers, count, self.block_k, steps, read, multiply)
+            return
         chained_ring(code, stagers, self.stages, count, self.block_k, steps, read, multiply)
+
+    def _ask(self, code: Code, slot: X, k0: X, cursor: str) -> None:
+        b = self.blocks
+        for k, o in enumerate(self.boxed):
+            o.load(code, slot, b.m0 if k < len(self.left) else b.n0, k0, b.batch, cursor)
 
     def _set_up(self, code: Code, gather: bool = False) -> tuple[list[Stager], X]:
         """Row scalars; what moves the tiles, and how many tiles there are."""

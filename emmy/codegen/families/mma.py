@@ -2,7 +2,8 @@
 
 A block makes WM*FM*16 x WN*FN*8 results; each of its WM x WN warps holds FM x FN fragments a sum.  Operands pass
 through a ring of shared tiles of 16*k elements of the summed axis (see `staging`), fragments are read by ldmatrix one
-step ahead of the products.  Fragment maps follow the PTX ISA manual, sections on mma.m16n8k16 and ldmatrix.
+step ahead of the products.  The tiles are brought by copies of all threads, or by TMA, which one thread asks for them.
+Fragment maps follow the PTX ISA manual, sections on mma.m16n8k16 and ldmatrix.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from emmy.codegen.expr import TID, Code, add, div, elem, i32, mod, mul
 from emmy.codegen.families.contraction import Contraction
 from emmy.codegen.families.fragments import load_a, load_b
 from emmy.codegen.families.frame import Frame
-from emmy.codegen.families.staging import Tile, swizzled
+from emmy.codegen.families.staging import Tile, Transport, swizzled
 from emmy.codegen.scalar import Scalars
 from emmy.errors import LoweringError
 from emmy.ir.kernel import Elem, Kernel, Lit, Mma, X
@@ -36,7 +37,7 @@ class MmaConfig:
     fragments: tuple[int, int]
     steps: int
     stages: int
-    copies: bool
+    where: str
     group: int
 
     @staticmethod
@@ -44,9 +45,7 @@ class MmaConfig:
         wm, wn = row.work.dims
         fm, fn = row.tile.fragment
         type = row.tile.instruction.split("_")[2]
-        return MmaConfig(
-            type, (wm, wn), (fm, fn), row.tile.k, row.stage.depth, row.stage.where == "smem-async", row.raster.group
-        )
+        return MmaConfig(type, (wm, wn), (fm, fn), row.tile.k, row.stage.depth, row.stage.where, row.raster.group)
 
     @property
     def threads(self) -> int:
@@ -78,11 +77,10 @@ def tiles(view: ContractionView, c: MmaConfig) -> list[Tile]:
 
 def _tile(view: ContractionView, c: MmaConfig, name: str, part: Part, own: tuple[Ax, ...], rows: int) -> Tile:
     run = run_side(part, view.body, own, view.k)
-    copies = c.copies and async_copy(part, view.body, own, view.k, c.type)
-    return Tile(
-        name, part, own, view.k, rows, c.block_k, c.type, run, run, "async" if copies else "sync", c.stages,
-        swizzled(c.block_k if run == "k" else rows, 2),
-    )  # fmt: skip
+    copies = c.where == "smem-async" and async_copy(part, view.body, own, view.k, c.type)
+    transport: Transport = "tma" if c.where == "smem-tma" else "async" if copies else "sync"
+    layout = swizzled(c.block_k if run == "k" else rows, 2)
+    return Tile(name, part, own, view.k, rows, c.block_k, c.type, run, run, transport, c.stages, layout)
 
 
 def lower_mma(body: Body, row: Row, scalars: Scalars, name: str, comment: str) -> Kernel:
@@ -108,7 +106,8 @@ class _Mma:
         self._accumulators(code)
         self.x.run_chained(code, c.steps, self._fragments, self._step)
         self._store(code)
-        return self.f.kernel(self.x.buffers, self.x.blocks.grid, c.threads, 2 if c.threads <= 128 else 0)
+        x = self.x
+        return self.f.kernel(x.buffers, x.blocks.grid, c.threads, 2 if c.threads <= 128 else 0, x.rings, x.maps)
 
     def _warps(self, code: Code) -> tuple[X, X]:
         wm, wn = self.c.warps

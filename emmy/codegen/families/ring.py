@@ -2,16 +2,18 @@
 
 `ring` uses a tile between two barriers.  `chained_ring` reads fragments one step ahead of the products also across
 tiles, so that no warp waits for shared memory after the barrier (CUTLASS's multistage main loop has this order).
+`boxed_ring` has the same order without barriers: TMA fills a slot, and says so, when all warps have released it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from emmy.codegen.expr import Code, add, compare, i32, lt, mod, mul, select
+from emmy.codegen.expr import TID, Code, add, both, compare, i32, lt, mod, mul, select
 from emmy.codegen.families.staging import Stager
 from emmy.errors import LoweringError
-from emmy.ir.kernel import AsyncCommit, AsyncWait, Var, X
+from emmy.ir.kernel import Advance, AsyncCommit, AsyncWait, Cursor, Ring, RingArrive, RingWait, Var, WarpSync, X
 
 Use = Callable[[Code, X, X], None]
 # (code, slot, step, half): read the fragments of a step into one half of the registers
@@ -89,10 +91,7 @@ def chained_ring(
     and says that all have read tile t, whose buffer the copies of the next round refill.  Asynchronous copies are
     spread over the other steps, and past the last tile they bring zeros: no branch parts the products.
     """
-    if steps % 2:
-        raise LoweringError(
-            f"{steps} steps a tile", "take an even number, so that the halves of the registers alternate"
-        )
+    _even(steps)
     copying = [s for s in stagers if s.t.transport == "async"]
     carried = [s for s in stagers if s.t.transport == "sync"]
     arrive = [AsyncWait(stages - 2)] if copying else []
@@ -129,10 +128,87 @@ def chained_ring(
         read(loop, following, i32(0), i32(0))
         multiply(loop, i32(1))
         loop.assign(slot, following)
+    _settle(code, stagers)
+
+
+def _even(steps: int) -> None:
+    if steps % 2:
+        raise LoweringError(
+            f"{steps} steps a tile", "take an even number, so that the halves of the registers alternate"
+        )
+
+
+def _settle(code: Code, stagers: Sequence[Stager]) -> None:
     for s in stagers:
         s.settle(code)
     if any(s.statistics is not None for s in stagers):
         code.barrier()
 
 
-__all__ = ["Use", "chained_ring", "fetch", "ring"]
+@dataclass(frozen=True)
+class Boxes:
+    """How TMA fills a ring: `ask(code, slot, k0, cursor)` asks for the boxes of one tile, `bytes` in all."""
+
+    ring: Ring
+    bytes: int
+    ask: Callable[[Code, X, X, str], None]
+
+
+def boxed_ring(
+    code: Code, boxes: Boxes, stagers: Sequence[Stager], count: X, depth: int, steps: int, read: Read,
+    multiply: Multiply,
+) -> None:  # fmt: skip
+    """The order of `chained_ring` for tiles that thread 0 asks for; the ring has been set up for all threads.
+
+    A warp releases a slot as soon as it has read the tile's last fragments.  The next tile but d - 1 goes there one
+    step later, so that the other warps have had that time to release theirs.
+    """
+    _even(steps)
+    ring, names = boxes.ring, code.names
+    fill, take = names.fresh("fill"), names.fresh("take")
+    code.emit(Cursor(fill, ring.name), Cursor(take, ring.name))
+    slot = Var(f"{take}_slot", "i32")
+
+    def ask(c: Code, t: X, wait: bool) -> None:
+        c.emit(*([RingWait(fill, "empty")] if wait else []), RingArrive(fill, "full", boxes.bytes))
+        boxes.ask(c, Var(f"{fill}_slot", "i32"), mul(t, depth), fill)
+        c.emit(Advance(fill))
+
+    def step(c: Code, s: X) -> None:
+        read(c, slot, add(s, 1), mod(add(s, 1), 2))
+        multiply(c, mod(s, 2))
+
+    with code.when(compare("==", TID, 0)) as one:
+        for p in range(ring.depth - 1):
+            with one.when(lt(p, count)) as first:
+                ask(first, i32(p), False)
+    with code.when(lt(0, count)) as some:
+        some.emit(RingWait(take, "full"))
+        read(some, i32(0), i32(0), i32(0))
+    with code.loop("t", count) as (loop, t):
+        for stager in stagers:
+            stager.gather(loop, slot, mul(t, depth))
+        step(loop, i32(0))
+        coming = add(t, ring.depth - 1)
+        with loop.when(both(compare("==", TID, 0), lt(coming, count))) as one:
+            ask(one, coming, True)
+        loop.emit(WarpSync())
+        with loop.loop("s", steps - 1, start=1, unroll=0) as (c, s):
+            step(c, s)
+        _release(loop, take)
+        with loop.when(lt(add(t, 1), count)) as more:
+            more.emit(RingWait(take, "full"))
+            read(more, slot, i32(0), i32(0))
+        multiply(loop, i32(1))
+    _settle(code, stagers)
+
+
+def _release(code: Code, cursor: str) -> None:
+    """The warp's threads have read the slot."""
+    code.emit(WarpSync())
+    with code.when(compare("==", mod(TID, 32), 0)) as first:
+        first.emit(RingArrive(cursor, "empty"))
+    code.emit(Advance(cursor))
+
+
+__all__ = ["Boxes", "Use", "boxed_ring", "chained_ring", "fetch", "ring"]

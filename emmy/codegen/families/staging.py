@@ -2,11 +2,13 @@
 
 A tile is `rows` elements of a part's own linear index by `depth` elements of the summed one.  In shared memory it is
 [rows][depth] (`layout` k) or [depth][rows] (`layout` own), swizzled or padded; `run` is the side along which global
-memory is contiguous.  Two transports:
+memory is contiguous.  Three transports:
 
 - async: the part is a plain load; every 16-byte chunk is one cp.async, zeros where it lies outside;
 - sync: raw chunks are read into registers early (`issue`), the part's arithmetic is done and the result stored to
-  shared memory late (`finish`), so that the reads overlap the products in between.
+  shared memory late (`finish`), so that the reads overlap the products in between;
+- tma: the part is a plain load, and one thread asks for boxes of it (see `boxes`): nothing is left to do here but to
+  gather statistics.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from emmy.codegen.expr import (
     select,
     shared_at,
 )
+from emmy.codegen.families.boxes import slabs, tile_at
 from emmy.codegen.families.frame import Env, Frame, Known, clamp, static
 from emmy.codegen.families.statistics import Statistics
 from emmy.ir.dtype import DTYPES, register
@@ -40,6 +43,7 @@ from emmy.ir.views.affine import Affine, affine, merged_stride
 from emmy.ir.views.product import Part, outside_folds
 
 Rows = Callable[[Code, X], Known]
+Transport = Literal["async", "sync", "tma"]
 
 
 def swizzled(columns: int, bytes: int) -> Layout:
@@ -64,15 +68,18 @@ class Tile:
     dtype: str
     run: Side
     layout: Side
-    transport: Literal["async", "sync"]
+    transport: Transport
     stages: int
     shared: Layout
     label: str = ""
 
     @property
     def buffer(self) -> Buffer:
+        label = self.label or f"{self.name}_tile"
+        if self.transport == "tma":
+            return slabs(label, self.dtype, self.stages, self.run, self.rows, self.depth)
         inner = (self.rows, self.depth) if self.layout == "k" else (self.depth, self.rows)
-        return Buffer(self.label or f"{self.name}_tile", self.dtype, (self.stages, *inner), self.shared)
+        return Buffer(label, self.dtype, (self.stages, *inner), self.shared)
 
 
 class Stager:
@@ -143,6 +150,7 @@ class Stager:
             self.statistics.declare(code, self.rounds)
         if self.t.transport == "async":
             self._setup_async(code)
+        if self.t.transport != "sync":
             return
         run = self.t.k if self.t.run == "k" else self.t.own
         if not whole_chunks(run, self.chunk):
@@ -275,16 +283,16 @@ class Stager:
                         c.emit(LoadVector(array.name, add(mul(i, self.chunk), p), piece, place))
 
     def gather(self, code: Code, slot: X, k0: X) -> None:
-        """Show the statistics this thread's chunks of a tile that asynchronous copies brought."""
+        """Show the statistics this thread's chunks of a tile that came past the registers."""
         node = self.t.part.plain
-        if self.statistics is None or self.t.transport != "async":
+        if self.statistics is None or self.t.transport == "sync":
             return
         assert node is not None
         with code.loop("i", self.rounds, unroll=0) as (outer, i):
             line, first, guard = self._where(i)
             with outer.when(guard) as c:
                 chunk = c.declare(f"{self.t.name}_chunk", self.t.dtype, count=self.chunk)
-                c.emit(LoadVector(chunk.name, i32(0), self.chunk, shared_at(self.buffer, slot, line, first)))
+                c.emit(LoadVector(chunk.name, i32(0), self.chunk, tile_at(self.buffer, slot, line, first)))
                 own, k = self._start(line, first, k0)
                 env = self._env(own, k)
                 for e in range(self.chunk):
@@ -363,4 +371,4 @@ def no_scalars(code: Code, row: X) -> Known:
     return {}
 
 
-__all__ = ["Rows", "Stager", "Tile", "no_scalars", "swizzled"]
+__all__ = ["Rows", "Stager", "Tile", "Transport", "no_scalars", "swizzled"]

@@ -22,7 +22,7 @@ from emmy.codegen.families.blocks import Blocks, place_blocks
 from emmy.codegen.families.frame import Frame
 from emmy.codegen.families.wgmma_gather import Gather
 from emmy.codegen.families.wgmma_results import Results
-from emmy.codegen.families.wgmma_tiles import operand, staged
+from emmy.codegen.families.wgmma_tiles import staged, staged_operand
 from emmy.codegen.scalar import Scalars
 from emmy.errors import LoweringError
 from emmy.ir.build import imul
@@ -70,8 +70,8 @@ class _Wgmma:
     def __init__(self, view: ContractionView, config: Warpgroups, frame: Frame) -> None:
         self.v, self.c, self.f = view, config, frame
         c, names = config, frame.scalars.names
-        self.left = [operand(frame, view, c, p, "a", view.m, c.long) for p in view.parts_a]
-        self.right = [operand(frame, view, c, p, "b", view.n, c.n, c.cluster > 1) for p in view.parts_b]
+        self.left = [staged_operand(frame, view, c, p, "a", view.m, c.long) for p in view.parts_a]
+        self.right = [staged_operand(frame, view, c, p, "b", view.n, c.n, c.cluster > 1) for p in view.parts_b]
         self.outs = [staged(frame, view, c, k) for k in range(len(view.body.outs))] if c.out else []
         self.results = Results(frame, view, c, self.outs)
         # every warp that reads a slot releases it, in each block whose slot it reads
@@ -148,7 +148,7 @@ class _Wgmma:
         names = self.f.scalars.names
         code, cursor = Code(names), names.fresh("fill")
         slot = Var(f"{cursor}_slot", "i32")
-        bytes = sum(o.buffer.bytes // self.c.stages for o in (*self.left, *self.right))
+        bytes = sum(o.bytes for o in (*self.left, *self.right))
 
         def fill(inner: Code, b: Blocks) -> None:
             first, last = self._k_range(inner)

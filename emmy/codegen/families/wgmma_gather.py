@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from emmy.codegen.expr import TID, Code, add, convert, div, elem, i32, lt, mod, mul, shared_at
 from emmy.codegen.families.blocks import Blocks
+from emmy.codegen.families.boxes import Operand
 from emmy.codegen.families.frame import Frame, static
 from emmy.codegen.families.statistics import Statistics
 from emmy.codegen.families.wgmma_results import Results
-from emmy.codegen.families.wgmma_tiles import Operand
 from emmy.ir.dtype import DTYPES, register
 from emmy.ir.kernel import LoadVector, NamedBarrier, X
 from emmy.ir.loop import Expr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from emmy.ir.config import KernelConfig
 from emmy.ir.dtype import dtype
@@ -13,8 +13,11 @@ from emmy.ir.loop import Ax, Body
 from emmy.ir.schedule import Raster, Row, Stage, Tile, Work
 from emmy.ir.target import Target
 from emmy.ir.views.access import async_copy, run_side, vector_load, whole_chunks
+from emmy.ir.views.box import Box, part_box
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
 
+WAYS: Final = ("smem", "smem-async", "smem-tma")  # through registers, by asynchronous copies, by boxes of TMA
+RING: Final = 16  # bytes of a slot's two barriers
 Facts = dict[str, list[tuple[object, ...]]]
 Rows = Iterable[tuple[Any, ...]]
 
@@ -51,6 +54,9 @@ def mma_facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | s
     facts["mma-body"] = [(body.hash, half, *_extents(view, sizes))]
     copies = any(async_copy(p, body, own, view.k, half) for p, own in _parts(view))
     facts["mma-copies"] = [(body.hash,)] if copies else []
+    boxes = [part_box(p, body, view.batch, own, view.k) for p, own in _parts(view)]
+    boxed = all(isinstance(b, Box) and b.dtype == half for b in boxes)
+    facts["mma-boxes"] = [(body.hash,)] if boxed else []
     return facts
 
 
@@ -73,8 +79,8 @@ def _facts(stem: str, view: ContractionView, sizes: Mapping[str, int]) -> Facts:
 def _rings(found: Rows) -> dict[Any, list[Stage]]:
     """Stage options of each class of rings."""
     rings: dict[Any, list[Stage]] = {}
-    for *_, depth, copies, cls in found:
-        rings.setdefault(cls, []).append(Stage(depth, "smem-async" if copies else "smem"))
+    for *_, depth, way, cls in found:
+        rings.setdefault(cls, []).append(Stage(depth, WAYS[way]))
     return rings
 
 
@@ -125,7 +131,9 @@ def _config(
     m, n, _ = _extents(view, sizes)
     (tile_m, tile_n, tile_k), bytes = tile, dtype(type).bytes
     stage = bytes * tile_k * (len(view.parts_a) * (tile_m + pad) + len(view.parts_b) * (tile_n + pad))
-    vector = _copied(body, type)
+    boxed = row.stage.where == "smem-tma"
+    vector = 16 if boxed else _copied(body, type)
+    stage += RING if boxed else 0
     beside = 4 * (len(view.scalars_m) * tile_m + len(view.scalars_n) * tile_n)
     return KernelConfig(
         family,
@@ -138,7 +146,7 @@ def _config(
         stages=row.stage.depth,
         smem=row.stage.depth * stage + beside,
         registers=min(255, registers),
-        direct=row.stage.where == "smem-async" and vector == 16,
+        direct=row.stage.where != "smem" and vector == 16,
         group=row.raster.group,
         hold_m=hold[0],
         hold_n=hold[1],
