@@ -38,7 +38,7 @@ from emmy.tune.executors import Executor, Local, StandIn
 from emmy.tune.groups import Group, candidate_id
 from emmy.tune.packet import card_name
 from emmy.tune.record import INNOCENT, failure_of, measurements_of
-from emmy.tune.runner import task_of
+from emmy.tune.runner.tasks import task_of
 from emmy.tune.space import MIXES, Space
 from experiments.bodies import Found, read
 

@@ -44,7 +44,8 @@ def bench_command(o: BenchOptions) -> None:
         return
     if o.db is not None:
         raise UsageError("--db names where to record, and nothing is recorded", "add --record once it is measured")
-    from emmy.tune.runner import BadPacket, measure_packet
+    from emmy.tune.runner.manifest import BadPacket
+    from emmy.tune.runner.measure import measure_packet
 
     seconds = math.inf if o.budget is None else parse_seconds(o.budget)
     try:

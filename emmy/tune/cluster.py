@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
 from emmy.errors import DeviceError, UsageError
-from emmy.tune import runner
+from emmy.tune.runner import bundle
 
 Json = dict[str, Any]
 _START_SECONDS: Final = 120.0
@@ -23,21 +23,20 @@ _START_SECONDS: Final = 120.0
 class Measurer:
     """What runs on a node: a `Device` of the runner whose source it is given."""
 
-    def __init__(self, source: str, command: Sequence[str] | None = None) -> None:
-        import importlib.util
+    def __init__(self, files: Mapping[str, str], command: Sequence[str] | None = None) -> None:
         import sys
         import tempfile
+        from importlib import import_module
 
-        folder = tempfile.mkdtemp(prefix="emmy-runner-")
-        path = Path(folder) / "emmy_runner.py"
-        path.write_text(source)
-        spec = importlib.util.spec_from_file_location("emmy_runner", path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["emmy_runner"] = module  # dataclasses look their module up
-        spec.loader.exec_module(module)
+        folder = Path(tempfile.mkdtemp(prefix="emmy-runner-"))
+        package = folder / "emmy_runner"
+        package.mkdir()
+        for name, text in files.items():
+            (package / name).write_text(text, encoding="utf-8")
+        sys.path.insert(0, str(folder))
+        device = import_module("emmy_runner.device")
         # Ray shows an actor its own GPU only, as number 0
-        self.device = module.Device(0, path.with_suffix(".log"), command=command)
+        self.device = device.Device(0, folder / "log", command=command)
 
     def start(self) -> Json:
         facts: Json = self.device.start()
@@ -67,10 +66,10 @@ class Cluster:
         if not count:
             self.ray.shutdown()
             raise DeviceError(f"the Ray cluster at {address} has no GPU", "start its nodes with --num-gpus")
-        source = Path(runner.__file__).read_text()
+        files = bundle.sources()
         # Ray pickles a class by value only where its module is not to be imported on the node
         actor = self.ray.remote(num_gpus=0 if command else 1)(_by_value(Measurer))
-        self.actors = [actor.remote(source, command) for _ in range(count)]
+        self.actors = [actor.remote(files, command) for _ in range(count)]
         try:
             found = self.ray.get([a.start.remote() for a in self.actors], timeout=_START_SECONDS)
         except (self.ray.exceptions.RayError, RuntimeError) as e:

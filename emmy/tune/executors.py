@@ -1,7 +1,7 @@
 """What measures: GPUs of this machine, stand-ins, or a cluster.  All take the same tasks and give the same results.
 
-A task is `emmy.tune.runner.task_of`: a group cut down to a batch, with machine code.  A result is one JSON object a
-candidate.  `submit` returns at once; every executor serves as many tasks at a time as it has `slots`.
+A task is `emmy.tune.runner.tasks.task_of`: a group cut down to a batch, with machine code.  A result is one JSON object
+a candidate.  `submit` returns at once; every executor serves as many tasks at a time as it has `slots`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any, Final, Protocol
 
 from emmy.errors import DeviceError
 from emmy.extract.records import STAND_IN
-from emmy.tune.runner import Device, quantile, summary
+from emmy.tune.runner.device import Device
+from emmy.tune.runner.summary import quantile, summary
 
 Json = dict[str, Any]
 
@@ -85,7 +86,7 @@ class Local:
     def close(self) -> None:
         for d in self.devices:
             d.close()
-        self.pool.shutdown(wait=False, cancel_futures=True)
+        self.pool.shutdown(cancel_futures=True)  # what is measured ends with its process
         self.folder.cleanup()
 
 

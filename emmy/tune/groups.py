@@ -274,7 +274,7 @@ def small(body: Body, work: Work, sizes: Mapping[str, int]) -> bool:
 
 def expected(body: Body, sizes: Mapping[str, int], buffers: Sequence[Json], names: Sequence[str]) -> dict[str, str]:
     """Values of all results in float64 (floats) or their own type, base64, on the operands that the runner makes."""
-    from emmy.tune.runner import fill
+    from emmy.tune.runner.operands import fill
 
     arrays = []
     for k, t in enumerate(body.slots):

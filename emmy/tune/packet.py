@@ -1,9 +1,10 @@
 """Work packets: a folder of CUDA sources, operands and launches, with the program that measures them.
 
-    manifest.json     format, version, target, groups (see emmy.tune.runner)
+    manifest.json     format, version, target, groups (see emmy.tune.runner.manifest)
     sources/*.cu      by content
     data/*.npy        integer operands and expected values, by content
-    runner.py         needs Python, numpy and the CUDA bindings
+    runner.py         runs emmy_runner, which needs Python, numpy and the CUDA bindings
+    emmy_runner/*.py  a copy of emmy.tune.runner
     results.jsonl     what the runner has measured so far
 
 A packet is written on any machine and measured on one with the card that it is for.  Packets and results are data from
@@ -17,7 +18,6 @@ import hashlib
 import json
 import math
 import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -28,10 +28,10 @@ from emmy.errors import EmmyError, PacketError
 from emmy.extract.records import Failure, Measurement, PlanMeasurement, Regime, Sizes
 from emmy.extract.store import Store
 from emmy.ir.target import Target, target_of_gpu
-from emmy.tune import runner
 from emmy.tune.groups import Group, Source
 from emmy.tune.record import INNOCENT, failure_of, measurements_of
-from emmy.tune.runner import BadPacket, read_manifest
+from emmy.tune.runner import bundle
+from emmy.tune.runner.manifest import FORMAT, VERSION, BadPacket, read_manifest
 
 Json = dict[str, Any]
 _AGAIN: Final = "write it again with `emmy tune --packet-only`"
@@ -57,11 +57,11 @@ def write_packet(
         (folder / sources[s.id]["file"]).write_text(s.text)
     every = [*(g.json for g in groups), *(p[0] for p in plans)]
     manifest = {
-        "format": runner.FORMAT, "version": runner.VERSION, "numerics": numerics,
+        "format": FORMAT, "version": VERSION, "numerics": numerics,
         "target": {"gpu": target.gpu, "capability": target.capability, "arch": target.arch},
         "sources": sources, "groups": [_to_files(g, folder) for g in every],
     }  # fmt: skip
-    shutil.copyfile(runner.__file__, folder / "runner.py")
+    bundle.write(folder)
     part = folder / "manifest.json.part"
     part.write_text(json.dumps(manifest, indent=1))
     os.replace(part, folder / "manifest.json")

@@ -27,7 +27,7 @@ from emmy.runtime.nvrtc import Job
 from emmy.saturation import Saturation, pieces_of, program_key
 from emmy.tune.executors import Executor
 from emmy.tune.groups import Source, launch_json, source_of
-from emmy.tune.runner import task_of
+from emmy.tune.runner.tasks import task_of
 
 Json = dict[str, Any]
 # the sum of a plan's launches may differ from the whole by this share without a word

@@ -29,7 +29,7 @@ from emmy.tune.executors import Executor
 from emmy.tune.groups import candidate_id
 from emmy.tune.packet import card_name
 from emmy.tune.record import INNOCENT, Recorder, failure_of, measurements_of
-from emmy.tune.runner import task_of
+from emmy.tune.runner.tasks import task_of
 from emmy.tune.space import MIXES, Effort, Mix
 from emmy.tune.subjects import (
     UNIFORM_SOURCE,

@@ -12,10 +12,16 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as d
 
-from emmy.tune.runner import DTYPES, CudaError
+from emmy.tune.runner import batch, buffers, candidate, card, launches
+from emmy.tune.runner.driver import CudaError
+from emmy.tune.runner.manifest import DTYPES
 
 Kernel = Callable[[list[int]], None]
 CODES = {code: name for name, (_, code, _) in DTYPES.items()}
+
+
+# modules that call the driver, each by its own name `cuda`
+CALLERS = (batch, buffers, candidate, card, launches)
 
 
 def view(pointer: int, count: int, dtype: Any = np.float32) -> np.ndarray[Any, Any]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from emmy.tune import runner
-from tests.tune.fake_cuda import FakeCuda
+from emmy.tune.runner.worker import work
+from tests.tune.fake_cuda import CALLERS, FakeCuda
 from tests.tune.test_runner_launches import KERNELS
 
 fake = FakeCuda(KERNELS)
@@ -27,5 +27,6 @@ def greedy(_: list[int]) -> None:
 fake.kernels["illegal"] = (illegal, 0.0)
 fake.kernels["greedy"] = (lambda a: (KERNELS["good"][0](a), greedy(a))[0], 8e-6)
 fake.kernels["prints"] = (lambda a: (os.write(1, b"not a line of ours\n"), KERNELS["good"][0](a))[1], 8e-6)
-runner.cuda = fake
-raise SystemExit(runner.work(0))
+for module in CALLERS:
+    module.cuda = fake
+raise SystemExit(work(0))

@@ -14,7 +14,7 @@ import pytest
 from emmy.errors import DeviceError, UsageError
 from emmy.tune.cluster import Cluster
 from emmy.tune.executors import Local, StandIn
-from emmy.tune.runner import Device
+from emmy.tune.runner.device import Device
 from tests.tune.groups import task
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -165,7 +165,7 @@ def test_the_code_on_a_node_needs_no_emmy(tmp_path: Path) -> None:
     cluster = Cluster("auto", ray, command=command(tmp_path))
     try:
         device = ray.actors[0].made.device
-        assert type(device).__module__ == "emmy_runner"
+        assert type(device).__module__ == "emmy_runner.device"
     finally:
         cluster.close()
     assert _by_value(Device).__module__ == "__main__"

@@ -20,7 +20,9 @@ from emmy.ir.target import target
 from emmy.runtime.local import local_arch
 from emmy.saturation import Options, saturate_program
 from emmy.tune.executors import Local
-from emmy.tune.runner import Device, compile_source, measured_before
+from emmy.tune.runner.compiler import compile_source
+from emmy.tune.runner.device import Device
+from emmy.tune.runner.measure import measured_before
 from emmy.tune.tune import make_packet, tune
 from emmy.tune.tuner import TuneOptions
 
@@ -157,6 +159,7 @@ def test_a_packet_needs_neither_emmy_nor_torch(tmp_path: Path) -> None:
     make_packet(s, tmp_path / "p", TuneOptions(rows=10), print)
     code = (
         "import runpy, sys; sys.modules['torch'] = sys.modules['emmy'] = None; sys.argv = sys.argv[1:]; "
+        "sys.path.insert(0, sys.argv[0].rpartition('/')[0]); "
         "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
     words = [sys.executable, "-c", code, str(tmp_path / "p/runner.py")]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +35,14 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_packet_carries_all_that_its_runner_needs(written: Path) -> None:
     manifest = read_packet(written)
-    assert {p.name for p in written.iterdir()} == {"manifest.json", "sources", "data", "runner.py"}
+    assert {p.name for p in written.iterdir()} == {"manifest.json", "sources", "data", "runner.py", "emmy_runner"}
     body, plan = manifest["groups"][0], manifest["groups"][-1]
     assert len(body["candidates"]) >= 6 and body["expected"] and body["anchor"]
     assert plan["candidates"][0]["family"] == "plan"
-    text = (written / "runner.py").read_text()
-    assert "import emmy" not in text and "from emmy" not in text and "import torch" not in text
+    code = "import sys; sys.modules['torch'] = sys.modules['emmy'] = None; sys.path.insert(0, '.'); import runner"
+    subprocess.run([sys.executable, "-I", "-B", "-c", code], check=True, cwd=written)
+    worker = [sys.executable, "-B", "-c", "import sys; sys.modules['emmy'] = None; import emmy_runner.worker"]
+    subprocess.run(worker, check=True, cwd=written)
 
 
 def test_a_folder_with_content_is_not_written_to(written: Path) -> None:

@@ -11,9 +11,13 @@ import pytest
 pytest.importorskip("cuda.bindings")
 from cuda.bindings import driver as bindings
 
-from emmy.tune import runner
-from emmy.tune.runner import Buffers, Card, CudaError, Runs
-from tests.tune.fake_cuda import FakeCuda, view
+from emmy.tune.runner.batch import Batch
+from emmy.tune.runner.buffers import Buffers
+from emmy.tune.runner.card import Card
+from emmy.tune.runner.driver import CudaError
+from emmy.tune.runner.manifest import DTYPES
+from emmy.tune.runner.operands import fill
+from tests.tune.fake_cuda import CALLERS, FakeCuda, view
 from tests.tune.groups import N, task
 
 
@@ -60,7 +64,8 @@ KERNELS: dict[str, Any] = {
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     made = FakeCuda(KERNELS)
-    monkeypatch.setattr(runner, "cuda", made)
+    for module in CALLERS:
+        monkeypatch.setattr(module, "cuda", made)
     return made
 
 
@@ -68,7 +73,7 @@ def run(names: list[str], **more: Any) -> dict[str, Any]:
     t = task(names, **more)
     card, said = Card(0), []
     held = Buffers(card, t["group"])
-    Runs(card, t, held, said.append).run(t["wanted"], t["warm"])
+    Batch(card, t, held, said.append).run(t["wanted"], t["warm"])
     held.close()
     return {line["id"]: line for line in said if "id" in line}
 
@@ -106,10 +111,10 @@ def test_a_time_that_no_card_can_reach_is_rejected(fake: FakeCuda) -> None:
 
 def test_expected_values_take_the_place_of_a_check_candidate(fake: FakeCuda) -> None:
     t = task(["good", "wrong"], check="")
-    values = runner.fill(t["group"]["buffers"][0], 1).view(np.float32).astype(np.float64) * 2
+    values = fill(t["group"]["buffers"][0], 1).view(np.float32).astype(np.float64) * 2
     t["group"]["expected"] = {"out0": base64.b64encode(values.tobytes()).decode()}
     card, said = Card(0), []
-    Runs(card, t, Buffers(card, t["group"]), said.append).run(t["wanted"], False)
+    Batch(card, t, Buffers(card, t["group"]), said.append).run(t["wanted"], False)
     assert {line["id"]: line["ok"] for line in said if "id" in line} == {"good": True, "wrong": False}
 
 
@@ -119,7 +124,7 @@ def test_the_cache_is_cold_in_every_sample(fake: FakeCuda) -> None:
     held = Buffers(card, t["group"])
     # copies of all buffers exceed twice the cache, or other bytes are read before each sample
     nodes = []
-    runs = Runs(card, t, held, lambda line: nodes.append(line.get("copies", 0)))
+    runs = Batch(card, t, held, lambda line: nodes.append(line.get("copies", 0)))
     runs.run(t["wanted"], False)
     assert held.copies * held.footprint >= 2 * fake.l2 or fake.flushes >= 30
     assert max(nodes) > 1
@@ -148,7 +153,7 @@ def test_a_lost_context_is_told_and_ends_the_batch(fake: FakeCuda) -> None:
     t = task(["good", "illegal", "slow"])
     card, said = Card(0), []
     with pytest.raises(CudaError):
-        Runs(card, t, Buffers(card, t["group"]), said.append).run(t["wanted"], False)
+        Batch(card, t, Buffers(card, t["group"]), said.append).run(t["wanted"], False)
     assert said[-1]["id"] == "illegal" and said[-1]["kind"] == "illegal address"
 
 
@@ -156,7 +161,7 @@ def test_clusters_are_launched_as_such(fake: FakeCuda) -> None:
     t = task(["good"])
     t["group"]["candidates"][0]["launches"][0]["cluster"] = [2, 1, 1]
     card, said = Card(0), []
-    Runs(card, t, Buffers(card, t["group"]), said.append).run(t["wanted"], False)
+    Batch(card, t, Buffers(card, t["group"]), said.append).run(t["wanted"], False)
     assert fake.clusters and said[-1]["ok"]
 
 
@@ -166,7 +171,7 @@ def test_tensor_maps_are_encoded_for_every_copy(fake: FakeCuda) -> None:
     t["group"]["candidates"][0]["launches"][0]["maps"] = [m]
     card, said = Card(0), []
     held = Buffers(card, t["group"])
-    Runs(card, t, held, said.append).run(t["wanted"], False)
+    Batch(card, t, held, said.append).run(t["wanted"], False)
     assert said[-1]["ok"] and {c[2] - 16 for c in fake.maps} == {s["in0"] for s in held.sets}
     rank, sizes, strides, box = fake.maps[0][1], fake.maps[0][3], fake.maps[0][4], fake.maps[0][5]
     assert (rank, [int(x) for x in sizes], [int(x) for x in strides], [int(x) for x in box]) == (
@@ -177,14 +182,14 @@ def test_tensor_maps_are_encoded_for_every_copy(fake: FakeCuda) -> None:
     )
 
 
-@pytest.mark.parametrize("dtype", sorted(runner.DTYPES))
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
 def test_fills_have_the_size_of_their_type_and_no_nan(dtype: str) -> None:
     import ml_dtypes
 
-    kind = "normal" if runner.DTYPES[dtype][1] < 6 else "integers"
+    kind = "normal" if DTYPES[dtype][1] < 6 else "integers"
     spec = {"kind": kind, "mean": 0.0, "std": 1.0, "low": 0, "high": 1}
-    data = runner.fill({"name": "x", "dtype": dtype, "count": 4099, "fill": spec}, 3)
-    assert data.nbytes == 4099 * runner.DTYPES[dtype][0]
+    data = fill({"name": "x", "dtype": dtype, "count": 4099, "fill": spec}, 3)
+    assert data.nbytes == 4099 * DTYPES[dtype][0]
     numpy: Any = {
         "f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f64": np.float64,
         "f8e4m3": ml_dtypes.float8_e4m3fn, "f8e5m2": ml_dtypes.float8_e5m2,

@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
-from emmy.tune import runner
-from emmy.tune.runner import Device, measured_before, task_of
+from emmy.tune.runner import measure
+from emmy.tune.runner.device import Device
+from emmy.tune.runner.manifest import FORMAT
+from emmy.tune.runner.measure import Results, measure_packet, measured_before
+from emmy.tune.runner.tasks import task_of
 from tests.tune.groups import group, task
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -103,7 +106,7 @@ def packet(folder: Path, names: list[str]) -> None:
         (folder / file).write_text(f'extern "C" __global__ void {c["id"]}(const float* a, float* b) {{ b[0] = a[0]; }}')
         sources[c["id"]] = {"file": file, "entry": c["id"]}
     target = {"gpu": "stand-in", "capability": 90, "arch": "sm_90a"}
-    manifest = {"format": runner.FORMAT, "version": 1, "target": target, "sources": sources, "groups": [g]}
+    manifest = {"format": FORMAT, "version": 1, "target": target, "sources": sources, "groups": [g]}
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -116,7 +119,7 @@ def workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Device]:
         made.append(Device(ordinal, log, check_seconds=1.0, command=command))
         return made[-1]
 
-    monkeypatch.setattr(runner, "Device", device)
+    monkeypatch.setattr(measure, "Device", device)
     return made
 
 
@@ -129,10 +132,10 @@ def test_a_packet_is_measured_once(tmp_path: Path, workers: list[Device]) -> Non
     names = [f"c{k}" for k in range(15)]
     packet(tmp_path / "p", names)
     out = tmp_path / "results.jsonl"
-    first = runner.measure_packet(tmp_path / "p", out, [0, 1], jobs=2)
+    first = measure_packet(tmp_path / "p", out, [0, 1], jobs=2)
     assert (first.ok, first.failed) == (16, 0)
     assert {l["device"] for l in lines(out) if "device" in l} <= {0, 1}
-    again = runner.measure_packet(tmp_path / "p", out, [0], jobs=2)
+    again = measure_packet(tmp_path / "p", out, [0], jobs=2)
     assert (again.ok, again.failed) == (0, 0)
 
 
@@ -141,7 +144,7 @@ def test_what_does_not_compile_is_a_failure_of_that_kind(tmp_path: Path, workers
     packet(tmp_path / "p", ["a", "b"])
     (tmp_path / "p/sources" / f"{1:016x}.cu").write_text("this is no CUDA")
     out = tmp_path / "results.jsonl"
-    found = runner.measure_packet(tmp_path / "p", out, [0], jobs=2)
+    found = measure_packet(tmp_path / "p", out, [0], jobs=2)
     assert (found.ok, found.failed) == (2, 1)
     assert [l["id"] for l in lines(out) if l.get("kind") == "compile"] == ["b"]
 
@@ -160,17 +163,17 @@ def test_a_full_disk_ends_the_run_with_what_was_written(
     packet(tmp_path / "p", [f"c{k}" for k in range(30)])
     out = tmp_path / "results.jsonl"
     written = 0
-    true_write = runner.Results.write
+    true_write = Results.write
 
-    def write(self: runner.Results, found: list[dict[str, Any]]) -> None:
+    def write(self: Results, found: list[dict[str, Any]]) -> None:
         nonlocal written
         if written >= 2 and found:
             raise OSError(28, "No space left on device")
         written += bool(found)
         true_write(self, found)
 
-    monkeypatch.setattr(runner.Results, "write", write)
+    monkeypatch.setattr(Results, "write", write)
     with pytest.raises(OSError, match="No space left"):
-        runner.measure_packet(tmp_path / "p", out, [0], jobs=2)
+        measure_packet(tmp_path / "p", out, [0], jobs=2)
     monkeypatch.undo()
     assert len(measured_before(out)) >= 12

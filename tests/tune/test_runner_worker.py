@@ -14,8 +14,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from emmy.tune import runner
-from emmy.tune.runner import Device
+from emmy.tune.runner.device import Device
+from emmy.tune.runner.kernels import SOURCE
+from emmy.tune.runner.manifest import DTYPES
 from tests.tune.groups import task
 from tests.tune.test_runner_launches import has_driver
 
@@ -72,7 +73,7 @@ static double __longlong_as_double(long long v) { double d; memcpy(&d, &v, 8); r
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_every_float_type_is_read_as_it_is(tmp_path: Path) -> None:
-    text = runner._HELPERS
+    text = SOURCE
     source = SHIM + text[: text.index("__device__ void keep")]
     source += 'extern "C" double decoded(const void* p, long long i, int code) { return decode(p, i, code); }'
     (tmp_path / "h.cpp").write_text(source)
@@ -84,7 +85,7 @@ def test_every_float_type_is_read_as_it_is(tmp_path: Path) -> None:
         "f8e5m2": ml_dtypes.float8_e5m2,
     }  # fmt: skip
     for name, numpy in types.items():
-        size, code, largest = runner.DTYPES[name]
+        size, code, largest = DTYPES[name]
         bits = np.arange(1 << 8 * size, dtype=f"u{size}")
         with np.errstate(all="ignore"):
             expected = bits.view(numpy).astype(np.float64)

@@ -1,0 +1,83 @@
+"""A candidate on the GPU: its modules, its launches on every copy of the buffers, its graphs."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from .buffers import Buffers
+from .card import Card
+from .driver import cuda
+from .launches import Call, Graph
+
+Json = dict[str, Any]
+SAMPLE_SECONDS: Final = 200e-6
+
+
+class Candidate:
+    """A candidate that is loaded, checked and ready to be timed."""
+
+    def __init__(self, card: Card, buffers: Buffers, kernels: Mapping[str, Json], c: Json) -> None:
+        self.id = c["id"]
+        loaded: dict[str, Any] = {}
+        self.modules = []
+        for l in [*c.get("setup", ()), *c["launches"]]:
+            if l["kernel"] in loaded:
+                continue
+            kernel = kernels[l["kernel"]]
+            module = card.load(base64.b64decode(kernel["cubin"]))
+            self.modules.append(module)
+            loaded[l["kernel"]] = f = cuda("cuModuleGetFunction", module, kernel["entry"].encode())
+            smem = max(x["smem"] for x in [*c.get("setup", ()), *c["launches"]] if x["kernel"] == l["kernel"])
+            if smem:
+                from cuda.bindings import driver as d
+
+                most = d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                cuda("cuFuncSetAttribute", f, most, smem)
+            if math.prod(l.get("cluster", (1, 1, 1))) > 8:
+                from cuda.bindings import driver as d
+
+                large = d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+                cuda("cuFuncSetAttribute", f, large, 1)
+        live = [l for l in c["launches"] if 0 not in l["grid"]]
+        self.sets = [
+            [
+                # the first launch of a run does not overlap with the run before, which is another sample's
+                Call(loaded[l["kernel"]], l, [s[a] for a in l["args"]], bool(k and l.get("dependent")))
+                for k, l in enumerate(live)
+            ]
+            for s in buffers.sets
+        ]
+        for s in buffers.sets if c.get("setup") else ():
+            for l in c["setup"]:
+                Call(loaded[l["kernel"]], l, [s[a] for a in l["args"]]).start(card.stream)
+        self.cold: Graph | None = None
+        self.warm: Graph | None = None
+        self.samples: list[float] = []
+        self.warm_samples: list[float] = []
+        self.errors: dict[str, float] = {}
+        self.estimate = 0.0
+        self.nodes = 1
+        self.flushes = True
+
+    def run(self, stream: Any, copy: int = 0) -> None:
+        for call in self.sets[copy]:
+            call.start(stream)
+
+    def build(self, buffers: Buffers) -> None:
+        self.nodes = max(1, min(len(self.sets), math.ceil(SAMPLE_SECONDS / max(self.estimate, 1e-7))))
+        self.flushes = self.nodes * buffers.footprint < 2 * buffers.card.l2
+        self.cold = Graph([c for s in self.sets[: self.nodes] for c in s])
+
+    def build_warm(self) -> None:
+        self.warm_nodes = max(1, min(100, math.ceil(SAMPLE_SECONDS / max(self.estimate, 1e-7))))
+        self.warm = Graph([c for _ in range(self.warm_nodes) for c in self.sets[0]])
+
+    def close(self) -> None:
+        for g in (self.cold, self.warm):
+            if g is not None:
+                g.close()
+        for m in self.modules:
+            cuda("cuModuleUnload", m)
