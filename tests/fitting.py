@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from emmy.evidence.fit import Recipe
+from emmy.evidence.measured import MeasuredBody, analytic, read_measured
 from emmy.extract.records import KernelRecord, Measurement
 from emmy.extract.store import Store
-from emmy.fit import Recipe
 from emmy.ir.loop import Body
-from emmy.measured import MeasuredBody, analytic, read_measured
 from tests.bodies import linear, matvec
-from tests.evidence import REGIME, TARGET, legal, slower
+from tests.made_up import REGIME, TARGET, legal, slower
 
 QUICK = Recipe(members=3, rounds=20, rows=60)
 # (program, body): bodies of `alpha@…` are one model's

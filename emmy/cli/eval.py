@@ -14,10 +14,10 @@ from emmy.cli.db import StoreOptions, open_store
 from emmy.cli.options import Opt, with_options
 
 if TYPE_CHECKING:
+    from emmy.evidence.measured import Found, Predict
     from emmy.extract.golden import GoldenFile
     from emmy.extract.store import Store
     from emmy.ir.target import Target
-    from emmy.measured import Found, Predict
 
 eval_app = typer.Typer(
     help="What was measured: variants of a body, failures, regret of the untuned pick.", no_args_is_help=True
@@ -67,7 +67,7 @@ def goldens(o: EvalOptions) -> list[GoldenFile]:
 
 def measured(o: EvalOptions, store: Store) -> Found:
     """The rows of the store and of golden files, of the card that was asked for."""
-    from emmy.measured import Found, read_measured
+    from emmy.evidence.measured import Found, read_measured
 
     found = read_measured(store, goldens(o))
     wanted = o.gpu.replace(" ", "").lower()
@@ -99,8 +99,8 @@ def variants_command(o: VariantsOptions) -> None:
 def installed(target: Target) -> Predict:
     """The prior that a compile for this card asks, by EMMY_PRIOR."""
     from emmy.cli.request import note
+    from emmy.evidence.measured import predictor
     from emmy.extract.priors import prior_of
-    from emmy.measured import predictor
     from emmy.resources import golden
     from emmy.settings import Settings
 
@@ -122,10 +122,10 @@ def failures_command(o: StoreOptions) -> None:
 def regret_command(o: RegretOptions) -> None:
     """Compare the untuned pick of every measured body with its best measured row."""
     from emmy.errors import UsageError
-    from emmy.fit import folds_of
+    from emmy.evidence.fit import folds_of
+    from emmy.evidence.measured import analytic_folds
     from emmy.inspect.evaluate import LIMITS, by_family, regrets
     from emmy.inspect.evaluate_text import regret_lines
-    from emmy.measured import analytic_folds
 
     if o.prior not in ("learned", "analytic"):
         raise UsageError(f"--prior {o.prior!r} is none", "use learned or analytic")

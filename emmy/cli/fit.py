@@ -13,8 +13,8 @@ from emmy.cli.eval import EvalOptions, measured
 from emmy.cli.options import Opt
 
 if TYPE_CHECKING:
-    from emmy.fit import Fitter
-    from emmy.measured import MeasuredBody
+    from emmy.evidence.fit import Fitter
+    from emmy.evidence.measured import MeasuredBody
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ def fit_command(o: FitOptions) -> None:
     from emmy.cli.db import open_store
     from emmy.cli.request import note
     from emmy.errors import UsageError
+    from emmy.evidence.fit import RECIPES, Fitter, compared, cross_validate, dataset, fit, geometric
     from emmy.extract.learned import file_name, load, save
-    from emmy.fit import RECIPES, Fitter, compared, cross_validate, dataset, fit, geometric
     from emmy.inspect.fit_text import fit_lines
     from emmy.resources import golden
 

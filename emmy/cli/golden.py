@@ -13,11 +13,11 @@ import typer
 from emmy.cli.options import Opt, with_options
 
 if TYPE_CHECKING:
+    from emmy.evidence.review import Finding
     from emmy.extract.golden import Case, GoldenFile
     from emmy.extract.records import Regime
     from emmy.extract.store import Store
     from emmy.ir.loop import Body
-    from emmy.review import Finding
 
 golden_app = typer.Typer(help="Golden files: record, check, restamp reviewed measurements.", no_args_is_help=True)
 
@@ -89,7 +89,7 @@ def record_command(o: RecordOptions) -> None:
 
 def check_command(o: TodayOptions) -> None:
     """Name rows whose body no longer exists or whose schedule is no longer legal; exit with 1 when there are any."""
-    from emmy.review import check
+    from emmy.evidence.review import check
 
     file, path = _file(o)
     findings = check(file, _today(o, file))
@@ -103,8 +103,8 @@ def check_command(o: TodayOptions) -> None:
 
 def restamp_command(o: RestampOptions) -> None:
     """Rewrite a golden file onto today's bodies: rows whose body lives on keep their times, others become proposals."""
+    from emmy.evidence.review import restamp
     from emmy.extract.golden import write_golden
-    from emmy.review import restamp
 
     file, path = _file(o)
     done = restamp(file, _today(o, file))
@@ -208,8 +208,8 @@ def _unique(cases: Iterable[Case]) -> list[Case]:
 
 def _today(o: TodayOptions, file: GoldenFile) -> dict[str, Body] | None:
     """Bodies of the programs that were named; None where none was."""
+    from emmy.evidence.review import bodies_of
     from emmy.ir.target import target_of_gpu
-    from emmy.review import bodies_of
 
     cases = [*({"code": c} for c in o.code or ()), *_cases(o.cases), *(file.cases if o.saturate else ())]
     return bodies_of(cases, target_of_gpu(file.regime.gpu)) if cases else None

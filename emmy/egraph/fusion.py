@@ -21,7 +21,6 @@ from emmy.ir.loop import Body
 from emmy.ir.normal import beside, compose, reslot
 
 NOTHING_INLINED = 1 << 60
-MAX_OPERANDS = 48
 # What finishes a split reduction counts as so many contractions: it takes in element-wise work, and is taken in by what
 # holds no contraction.
 FINISHING = 3

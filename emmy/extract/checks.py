@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from emmy.errors import EmmyError, StoreError
 from emmy.extract import schema
+from emmy.extract.outside import is_number, read_json
 from emmy.extract.records import STAND_IN
 from emmy.extract.schema import Kind
 
@@ -18,7 +17,7 @@ _TEXT: Final = re.compile(r"[ -~]{0,400}")
 LONGEST: Final = 1_000_000  # characters of a body's Loop IR, or of what a compiler said
 
 
-def check_row(table: str, row: Mapping[str, object], where: str) -> tuple[Any, ...]:
+def check_row(table: str, row: Mapping[str, Any], where: str) -> tuple[Any, ...]:
     """The row's values in the order of the table's columns.  StoreError names the column that is wrong.
 
     A column that older files lack has its default.
@@ -28,12 +27,12 @@ def check_row(table: str, row: Mapping[str, object], where: str) -> tuple[Any, .
         value = row.get(column, schema.DEFAULTS.get((table, column)))
         if not _CHECKS[kind](value):
             raise StoreError(f"{where}: {table}.{column} must be {EXPECTED[kind]}, found {_short(value)}", _DO)
-        values.append(float(value) if kind in ("seconds", "number") else value)  # type: ignore[arg-type]
+        values.append(float(value) if kind in ("seconds", "number") else value)
     unknown = row.keys() - {c for c, _ in schema.COLUMNS[table]} - {"table"}
     if unknown:
         raise StoreError(f"{where}: {table} has no column {', '.join(sorted(unknown))}", _DO)
     named = dict(row)
-    if "median" in named and not named["p10"] <= named["median"] <= named["p90"]:  # type: ignore[operator]
+    if "median" in named and not named["p10"] <= named["median"] <= named["p90"]:
         raise StoreError(f"{where}: {table}.median must lie between p10 and p90", _DO)
     if "source" in named and (named["source"] == STAND_IN) != (named["gpu"] == STAND_IN):
         raise StoreError(f"{where}: {table}.source must be {STAND_IN!r} for the card {STAND_IN!r} alone", _DO)
@@ -65,7 +64,7 @@ EXPECTED: Final[Mapping[Kind, str]] = {
     "features": "JSON of names, and numbers or texts",
     "pieces": "a JSON list of printable texts",
     "capability": "a compute capability such as 90",
-    "count": "a whole number above 0",
+    "count": "a whole number from 1 to 2147483647",
     "seconds": "a number above 0",
     "number": "a number that is not negative",
 }
@@ -76,26 +75,26 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+def _is_number(value: Any) -> bool:
+    return is_number(value) and value >= 0
 
 
 def _json(value: object) -> object:
     """The value that a text spells as JSON, None where it is no JSON."""
     try:
-        return json.loads(value) if isinstance(value, str) and len(value) <= LONGEST else None
+        return read_json(value) if isinstance(value, str) and len(value) <= LONGEST else None
     except ValueError:
         return None
 
 
 def _is_sizes(value: object) -> bool:
     found = _json(value)
-    return isinstance(found, dict) and all(type(v) is int and v >= 0 for v in found.values())
+    return isinstance(found, dict) and all(type(v) is int and 0 <= v < 1 << 63 for v in found.values())
 
 
 def _is_features(value: object) -> bool:
     found = _json(value)
-    return isinstance(found, dict) and all(isinstance(v, str | int | float) for v in found.values())
+    return isinstance(found, dict) and all(isinstance(v, str) or is_number(v) for v in found.values())
 
 
 def _is_pieces(value: object) -> bool:
@@ -103,7 +102,7 @@ def _is_pieces(value: object) -> bool:
     return isinstance(found, list) and all(isinstance(v, str) and _TEXT.fullmatch(v) for v in found)
 
 
-_CHECKS: Final[Mapping[Kind, Callable[[object], bool]]] = {
+_CHECKS: Final[Mapping[Kind, Callable[[Any], bool]]] = {
     "hash": lambda v: isinstance(v, str) and _HASH.fullmatch(v) is not None,
     "text": lambda v: isinstance(v, str) and _TEXT.fullmatch(v) is not None,
     "long": lambda v: isinstance(v, str) and len(v) <= LONGEST and "\0" not in v,
@@ -113,7 +112,7 @@ _CHECKS: Final[Mapping[Kind, Callable[[object], bool]]] = {
     "pieces": _is_pieces,
     "capability": lambda v: type(v) is int and 50 <= v < 1000,
     "count": lambda v: type(v) is int and 0 < v < 1 << 31,
-    "seconds": lambda v: _is_number(v) and v > 0,  # type: ignore[operator]
+    "seconds": lambda v: _is_number(v) and v > 0,
     "number": _is_number,
 }
 

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, TextIO
 from emmy.errors import StoreError
 from emmy.extract import schema
 from emmy.extract.checks import checked
+from emmy.extract.outside import read_json
 from emmy.extract.store import Store
 
 FORMAT: Final = "emmy-evidence"
@@ -89,12 +90,14 @@ def _line_rows(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}", "name another file") from error
     except UnicodeDecodeError as error:
-        raise StoreError(f"{path} is no text", "write it again with `emmy db export`") from error
+        raise StoreError(
+            f"{path} is no text", "write it again with `emmy db export`; another store is added by `emmy db merge`"
+        ) from error
 
 
 def _object(path: Path, line: str) -> Mapping[str, object]:
     try:
-        value = json.loads(line)
+        value = read_json(line)
     except ValueError as error:
         raise StoreError(f"{path} is not JSON lines: {error}", "write it again with `emmy db export`") from error
     if not isinstance(value, dict):

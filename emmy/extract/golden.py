@@ -18,7 +18,6 @@ is checked before it is believed; that a body's text has its hash is checked whe
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections import defaultdict
@@ -30,6 +29,7 @@ from typing import Any, Final
 from emmy.errors import StoreError
 from emmy.extract.checks import LONGEST
 from emmy.extract.evidence import solid
+from emmy.extract.outside import is_number, read_json
 from emmy.extract.records import KernelRecord, Measurement, Regime, Sizes
 from emmy.extract.store import Store
 
@@ -124,7 +124,7 @@ def read_golden(path: Path) -> GoldenFile:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise StoreError(f"golden file {path} is larger than {MAX_BYTES >> 20} MiB", "it is not one of ours")
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise StoreError(f"golden file {path} cannot be read: {error.strerror}", _OFF) from error
     except ValueError as error:
@@ -138,8 +138,8 @@ def read_golden(path: Path) -> GoldenFile:
     if l2 not in ("cold", "warm"):
         raise check.wrong("l2", "cold or warm")
     regime = Regime(
-        check.text(document, "gpu"), check.integer(document, "capability", 50), check.text(document, "compiler"),
-        check.text(document, "numerics"), l2,  # type: ignore[arg-type]
+        check.text(document, "gpu"), check.integer(document, "capability", 50, 999), check.text(document, "compiler"),
+        check.text(document, "numerics"), "cold" if l2 == "cold" else "warm",
     )  # fmt: skip
     rows = document.get("rows")
     if not isinstance(rows, list):
@@ -207,7 +207,7 @@ def from_measurements(measurements: Sequence[Measurement], names: Mapping[str, s
     return [GoldenRow(m.body, names.get(m.body, ""), m.sizes, m.family, m.row, m) for m in measurements]
 
 
-_OFF: Final = "restore it, or turn golden files off with EMMY_GOLDEN_FILE="
+_OFF: Final = "restore it, or name another; EMMY_GOLDEN_FILE= (empty) turns golden files off for compiling"
 
 
 def _row_json(r: GoldenRow) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def _body(path: Path, number: int, body: object) -> KernelRecord:
     if not isinstance(body.get("body"), str) or not _BODY.fullmatch(body["body"]):
         raise check.wrong("body", "a hash in hexadecimal")
     features, text = body.get("features", {}), body.get("text")
-    if not isinstance(features, dict) or not all(isinstance(v, str | int | float) for v in features.values()):
+    if not isinstance(features, dict) or not all(isinstance(v, str) or is_number(v) for v in features.values()):
         raise check.wrong("features", "an object of numbers and texts")
     if not isinstance(text, str) or len(text) > LONGEST:
         raise check.wrong("text", f"Loop IR of at most {LONGEST} characters")
@@ -248,13 +248,13 @@ def _row(path: Path, number: int, row: object, regime: Regime) -> GoldenRow:
     if not _BODY.fullmatch(body):
         raise check.wrong("body", "a hash in hexadecimal")
     sizes = row.get("sizes")
-    if not isinstance(sizes, dict) or not all(type(v) is int and v >= 0 for v in sizes.values()):
+    if not isinstance(sizes, dict) or not all(type(v) is int and 0 <= v < 1 << 63 for v in sizes.values()):
         raise check.wrong("sizes", "an object of whole numbers")
     bound: Sizes = tuple(sorted(sizes.items()))
     name, family, text = (check.text(row, key) for key in ("name", "family", "row"))
     if "median" not in row:
         return GoldenRow(body, name, bound, family, text, None)
-    n = check.integer(row, "n", 1)
+    n = check.integer(row, "n", 1, (1 << 31) - 1)
     median, p10, p90 = (check.positive(row, key) for key in ("median", "p10", "p90"))
     if not p10 <= median <= p90:
         raise check.wrong("median", "between p10 and p90")
@@ -293,15 +293,15 @@ class _Check:
             raise self.wrong(key, "a printable text of at most 400 characters")
         return value
 
-    def integer(self, row: Mapping[str, object], key: str, least: int) -> int:
+    def integer(self, row: Mapping[str, object], key: str, least: int, most: int) -> int:
         value = row.get(key)
-        if type(value) is not int or value < least:
-            raise self.wrong(key, f"a whole number of at least {least}")
+        if type(value) is not int or not least <= value <= most:
+            raise self.wrong(key, f"a whole number from {least} to {most}")
         return value
 
     def number(self, row: Mapping[str, object], key: str) -> float:
         value = row.get(key, 0.0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        if not is_number(value) or value < 0:  # type: ignore[operator]
             raise self.wrong(key, "a number that is not negative")
         return float(value)
 

@@ -18,9 +18,11 @@ does not reproduce the answers it was written with, is quarantined: the analytic
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +51,15 @@ MOST: Final = 4.0  # no correction is larger than a factor of e^4
 # A model may rank a little worse than the analytic prior, which is noise; more than this is quarantined.
 WORSE_RANK: Final = 0.05
 WORSE_REGRET: Final = 1.02
+_ENCRYPTED: Final = 1  # bit of a zip member's flags
+_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_HEADER: Final = re.compile(
+    rb"\{'descr': '([<|](?:[fiu][1248]|U[1-9]\d{0,3}))', 'fortran_order': (True|False), "
+    rb"'shape': \(((?:\d{1,9},? ?){0,3})\), \} *\n"
+)
+_LAST_LETTER: Final = 0x10FFFF  # of Unicode
+# The largest leaf that is believed: in logarithms, so that no sum of leaves overflows.
+_MOST_LEAF: Final = 100.0
 _DO: Final = "fit it again with `emmy fit`, or use EMMY_PRIOR=analytic"
 
 
@@ -162,7 +173,7 @@ def load(path: Path) -> LearnedPrior:
         arrays = _arrays(path)
     except OSError as error:
         raise StoreError(f"prior {path} cannot be read: {error.strerror or error}", _DO) from error
-    except (ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
+    except (ValueError, TypeError, zipfile.BadZipFile, EOFError, zlib.error) as error:
         raise StoreError(f"prior {path} is no file of arrays: {error}", _DO) from error
     check = _Check(path, arrays)
     if check.text("format") != FORMAT:
@@ -172,6 +183,8 @@ def load(path: Path) -> LearnedPrior:
     if tuple(check.texts("features", 1).tolist()) != NAMES:
         raise StoreError(f"prior {path} was fitted on features of another Emmy", _DO)
     names = check.texts("models", 1).tolist()
+    if not names:
+        raise check.wrong("models", "the name of a family or more")
     if not set(names) <= {POOLED, *FAMILIES}:
         raise StoreError(f"prior {path} has models of no family: {', '.join(names)[:80]}", _DO)
     forests = {name: check.forest(name) for name in names}
@@ -190,10 +203,31 @@ def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     if path.stat().st_size > MAX_BYTES:
         raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB")
     with zipfile.ZipFile(path) as archive:
-        if sum(i.file_size for i in archive.infolist()) > 4 * MAX_BYTES:
+        members = archive.infolist()
+        if sum(i.file_size for i in members) > 4 * MAX_BYTES:
             raise ValueError(f"it unpacks to more than {4 * MAX_BYTES >> 20} MiB")
-    with np.load(path, allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
+        names = [i.filename for i in members]
+        if len(set(names)) < len(names) or not all(n.endswith(".npy") for n in names):
+            raise ValueError("a member stands twice, or is no array")
+        if any(i.flag_bits & _ENCRYPTED or i.compress_type not in _METHODS for i in members):
+            raise ValueError("a member is encrypted, or packed in a way that numpy does not use")
+        return {n.removesuffix(".npy"): _array(n, archive.read(n)) for n in names}
+
+
+def _array(name: str, data: bytes) -> npt.NDArray[Any]:
+    """A member in numpy's format 1.0.  Its header is matched, not evaluated, and may not promise more than there is."""
+    length = int.from_bytes(data[8:10], "little")
+    found = _HEADER.fullmatch(data[10 : 10 + length])
+    if data[:8] != b"\x93NUMPY\x01\x00" or found is None:
+        raise ValueError(f"{name} is no array of numbers or texts")
+    dtype = np.dtype(found[1].decode())
+    shape = tuple(int(n) for n in found[3].decode().split(",") if n.strip())
+    if math.prod(shape) * dtype.itemsize != len(data) - 10 - length:
+        raise ValueError(f"{name} is not as long as its shape")
+    if dtype.kind == "U" and (np.frombuffer(data, "<u4", offset=10 + length) > _LAST_LETTER).any():
+        raise ValueError(f"{name} holds no text")
+    flat = np.ndarray(shape, dtype, data, 10 + length, order="F" if found[2] == b"True" else "C")
+    return flat.copy()
 
 
 class _Check:
@@ -237,6 +271,8 @@ class _Check:
 
     def forest(self, name: str) -> Forest:
         leaf = self.numbers(f"{name}.leaf", 2)
+        if (np.abs(leaf) > _MOST_LEAF).any():
+            raise self.wrong(f"{name}.leaf", f"from -{_MOST_LEAF:g} to {_MOST_LEAF:g}")
         members = self.whole(f"{name}.members", 1, 1000)
         if leaf.shape[1] != LEAVES or not len(leaf) or len(leaf) % members or len(leaf) > 100_000:
             raise self.wrong(f"{name}.leaf", f"[trees, {LEAVES}], as many trees for each of {members} members")

@@ -32,10 +32,6 @@ MEMBERS: Final = re.compile(
     r"data/constants/(tensor_\d+|model\.pt|model_constants_config\.json)|"
     r"data/sample_inputs/model\.pt|extra/[\w.\-]+"
 )
-# What torch.save writes.
-_SAVED: Final = re.compile(
-    r"data\.pkl|data/\d+|byteorder|version|\.data/serialization_id|\.format_version|\.storage_alignment"
-)
 # A compressed archive may grow to this many times its size; PyTorch itself never compresses.
 _GROWTH: Final = 20
 _JSON_LIMIT: Final = 1 << 30

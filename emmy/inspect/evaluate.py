@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 
 from emmy.egraph.schedule import schedule_rows
+from emmy.evidence.measured import Folds, MeasuredBody, Predict, Seconds
 from emmy.extract.records import Failure
 from emmy.ir.schedule import Scheduled
-from emmy.measured import Folds, MeasuredBody, Predict, Seconds
 from emmy.resources import rulesets
 
 # What the untuned pick is held to on bodies that its prior never saw: median, 95th percentile, worst.

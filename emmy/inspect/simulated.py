@@ -76,7 +76,7 @@ def simulate_program(
     Args:
         inputs: the user's tensors in graph order, on the CPU.
         rows: run so many legal rows of each body, drawn by `seed`, in place of the chosen one (all where there are
-            fewer).
+            fewer).  Pins hold: where a body has rows that honour one, they are drawn from.
         seed: also of the order in which the simulator runs what is not ordered.
     """
     values = _Values(s, inputs)
@@ -100,7 +100,7 @@ def kernels_of(s: Saturation, c: Chosen, rows: int, seed: int) -> Iterator[tuple
     if not rows:
         yield c.kernel, own, True
         return
-    legal = s.selection.legal(c.priced.body)
+    legal = s.selection.wanted(c.priced.body)
     limits = {v.name: v.high for v in s.program.graph.sizes if v.high is not None}
     for r in random.Random(f"{seed}:{c.priced.body.hash}").sample(legal, min(rows, len(legal))):
         try:

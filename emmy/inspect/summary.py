@@ -74,11 +74,6 @@ def kernels(s: Saturation) -> list[dict[str, Any]]:
     return list(records.values())
 
 
-def short_row(text: str) -> str:
-    """A row without its empty knobs: still a pin, and shorter."""
-    return ",".join(p for p in text.split(",") if not p.endswith("="))
-
-
 def kernel_lines(d: Mapping[str, Any]) -> list[str]:
     """A table of the kernels of a summary; each line has at most 80 columns."""
     lines = [f"{'kernel':<42} {'launches':>8} {'family':<9} {'us':>8} {'tier'}"]

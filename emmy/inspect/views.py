@@ -16,8 +16,6 @@ from emmy.planning import Chosen
 from emmy.resources import rulesets
 from emmy.saturation import Saturation
 
-IRS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
-
 
 def show_ir(s: Saturation, ir: str) -> str:
     """One stage of the chosen derivation."""

@@ -10,7 +10,7 @@ indices, whatever those are.  Layouts, gathers and broadcasts need no cases of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from emmy.ir.build import iadd, idiv, imod, imul, isub, rebuild, scalar
@@ -75,14 +75,21 @@ class Substitution:
             axis = ax(f"{self.prefix}{self.fresh}.", node.axis.extent)
             self.fresh += 1
             inner = {**env, node.axis: axis}
-            if isinstance(node, Fold):
-                return fold(node.kind, axis, self.apply(node.body, inner), node.operand)
-            if isinstance(node, Scan):
-                return scan(node.kind, axis, self.apply(node.at, env), self.apply(node.body, inner))
-            return online(axis, self.apply(node.score, inner), self.apply(node.value, inner), node.operand)
+            return _rebound(node, axis, lambda e: self.apply(e, env), lambda e: self.apply(e, inner))
         if not node.children:
             return node
         return rebuild(node, tuple(self.apply(c, env) for c in node.children))
+
+
+def _rebound(
+    node: Fold | Scan | Online, axis: Ax, outside: Callable[[Expr], Expr], inside: Callable[[Expr], Expr]
+) -> Expr:
+    """A binder over another axis; `inside` rewrites what is under it, `outside` the position of a scan."""
+    if isinstance(node, Fold):
+        return fold(node.kind, axis, inside(node.body), node.operand)
+    if isinstance(node, Scan):
+        return scan(node.kind, axis, outside(node.at), inside(node.body))
+    return online(axis, inside(node.score), inside(node.value), node.operand)
 
 
 class Producer:
@@ -326,11 +333,7 @@ class _Names:
                 k += 1
             axis = ax(f"r{k}", node.axis.extent)
             inner = {**env, node.axis: axis}
-            if isinstance(node, Fold):
-                return fold(node.kind, axis, self.apply(node.body, inner), node.operand)
-            if isinstance(node, Scan):
-                return scan(node.kind, axis, self.apply(node.at, env), self.apply(node.body, inner))
-            return online(axis, self.apply(node.score, inner), self.apply(node.value, inner), node.operand)
+            return _rebound(node, axis, lambda e: self.apply(e, env), lambda e: self.apply(e, inner))
         if not node.children:
             return node
         return rebuild(node, tuple(self.apply(c, env) for c in node.children))

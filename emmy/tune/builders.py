@@ -10,11 +10,12 @@ import base64
 import functools
 import os
 import signal
+import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ from emmy.errors import CompileError, EmmyError
 from emmy.ir.loop import Body
 
 if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
     from emmy.runtime.cache import CubinCache
 
 Json = dict[str, Any]
@@ -91,9 +94,17 @@ def _cache(folder: str) -> CubinCache:
     return CubinCache(Path(folder))
 
 
-def _ignore_interrupt() -> None:
-    """Ctrl-C is for the parent, which ends the others."""
+def _follow_parent() -> None:
+    """Ctrl-C is for the parent, which ends the others; where it is killed, nobody does, and they end themselves."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
 
 
 class Builders:
@@ -106,7 +117,7 @@ class Builders:
     def _new(self) -> ProcessPoolExecutor | ThreadPoolExecutor:
         if self.workers == 0:
             return ThreadPoolExecutor(2, "build")
-        return ProcessPoolExecutor(self.workers, get_context("spawn"), _ignore_interrupt)
+        return ProcessPoolExecutor(self.workers, get_context("spawn"), _follow_parent)
 
     def submit(self, job: BuildJob) -> Future[Built]:
         try:

@@ -151,7 +151,7 @@ def make_group(
     names = [f"out{k}" if o.into < 0 else f"in{o.into}" for k, o in enumerate(body.outs)]
     allowed = tolerance(body, work)
     json: Json = {
-        "id": group_id(body, bound), "body": body.hash, "sizes": bound, "name": name, "buffers": buffers,
+        "id": group_id(body, bound), "body": body.hash, "text": body.text, "sizes": bound, "name": name, "buffers": buffers,
         "least_seconds": least_seconds(body, work, target), "check": "", "anchor": "", "expected": {},
         "tolerance": {n: allowed[k] for k, n in enumerate(names)}, "candidates": [],
     }  # fmt: skip

@@ -16,7 +16,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,8 +23,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from emmy.errors import EmmyError, PacketError
-from emmy.extract.records import Failure, Measurement, PlanMeasurement, Regime, Sizes
+from emmy.errors import EmmyError, PacketError, StoreError
+from emmy.extract.checks import LONGEST, check_body
+from emmy.extract.outside import is_number, read_json
+from emmy.extract.records import Failure, KernelRecord, Measurement, PlanMeasurement, Regime, Sizes
 from emmy.extract.store import Store
 from emmy.ir.target import Target, target_of_gpu
 from emmy.tune.groups import Group, Source
@@ -42,12 +43,24 @@ def write_packet(
     folder: Path, groups: Sequence[Group], target: Target, numerics: str = "",
     plans: Sequence[tuple[Json, Mapping[str, Source]]] = (),
 ) -> int:  # fmt: skip
-    """Write a packet into a new or empty folder; how many candidates it has.  PacketError where the folder is taken.
+    """Write a packet into a new or empty folder; how many candidates it has.  PacketError where the folder is taken
+    or cannot be written.
 
     `plans` are groups of whole plans (`emmy.tune.plans.plan_group`), measured last.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise PacketError(f"{folder} is not empty", "name another folder, or remove it")
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise PacketError(f"{folder} is not empty", "name another folder, or remove it")
+        return _write(folder, groups, target, numerics, plans)
+    except OSError as e:
+        where = e.filename or folder
+        raise PacketError(f"the packet {where} cannot be written: {e.strerror}", "name another folder") from e
+
+
+def _write(
+    folder: Path, groups: Sequence[Group], target: Target, numerics: str,
+    plans: Sequence[tuple[Json, Mapping[str, Source]]],
+) -> int:  # fmt: skip
     for name in ("sources", "data"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     sources = {}
@@ -87,9 +100,9 @@ def read_results(path: Path, manifest: Json) -> tuple[Json, list[Json]]:
     found: list[Json] = []
     for k, line in enumerate(text.splitlines(), 1):
         try:
-            value = json.loads(line)
+            value = read_json(line)
         except ValueError as e:
-            raise PacketError(f"{path}, line {k} is not JSON", _RESULTS) from e
+            raise PacketError(f"{path}, line {k} is not JSON: {e}", _RESULTS) from e
         if isinstance(value, dict) and "packet" in value:
             facts = _facts(value, f"{path}, line {k}")
             continue
@@ -126,15 +139,15 @@ def _result(value: Any, known: set[str], where: str) -> Json:
 
 
 def _check_times(value: Any, where: str) -> None:
-    times = [value.get(n) for n in ("p10", "median", "p90")] if isinstance(value, dict) else [None]
-    if not all(_positive(t, 1e-9) for t in times) or times != sorted(times):  # type: ignore[type-var]
+    times: list[Any] = [value.get(n) for n in ("p10", "median", "p90")] if isinstance(value, dict) else [None]
+    if not all(_positive(t, 1e-9) for t in times) or times != sorted(times):
         raise PacketError(f"{where}: p10 <= median <= p90 must be positive seconds, found {times}", _RESULTS)
-    if type(value.get("n")) is not int or value["n"] < 1:
+    if type(value.get("n")) is not int or not 1 <= value["n"] < 1 << 31:
         raise PacketError(f"{where}: n must be a whole number of samples", _RESULTS)
 
 
 def _positive(value: Any, least: float) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= least
+    return is_number(value) and value >= least
 
 
 def _to_files(group: Json, folder: Path) -> Json:
@@ -191,14 +204,34 @@ def record_results(folder: Path, results: Path, store: Store) -> tuple[int, int]
             measured += measurements_of(r, group["body"], sizes, c["family"], c["row"], regime, "tune", when)
         elif r["kind"] not in INNOCENT:
             failures.append(failure_of(r, group["body"], sizes, c["row"], regime, target["arch"], when))
+    known = {k.body for k in store.kernels()}
+    bodies = {m.body for m in measured} | {f.body for f in failures}
+    store.record_kernels(_kernels(manifest, bodies - known))
     store.record_measurements(measured)
     store.record_failures(failures)
     store.record_plans(plans)
     return len(measured) + len(plans), len(failures)
 
 
+def _kernels(manifest: Json, bodies: set[str]) -> list[KernelRecord]:
+    """What the packet says of these bodies: without their Loop IR times can be neither reviewed nor learnt from."""
+    found: dict[str, KernelRecord] = {}
+    for g in manifest["groups"]:
+        if g.get("body") not in bodies or "text" not in g:
+            continue
+        if not isinstance(g["text"], str) or len(g["text"]) > LONGEST:
+            raise PacketError(f"group {g['id']}: text must be Loop IR of at most {LONGEST} characters", _AGAIN)
+        try:
+            check_body(g["body"], g["text"], f"group {g['id']}")
+        except StoreError as e:
+            raise PacketError(e.what, _AGAIN) from e
+        found[g["body"]] = KernelRecord(g["body"], g["text"], str(g.get("name", "")))
+    return list(found.values())
+
+
 def _sizes(group: Json) -> Sizes:
     sizes = group.get("sizes", {})
-    if not isinstance(sizes, dict) or not all(isinstance(k, str) and type(v) is int for k, v in sizes.items()):
+    whole = isinstance(sizes, dict) and all(type(v) is int and 0 <= v < 1 << 63 for v in sizes.values())
+    if not whole:
         raise PacketError(f"group {group['id']}: sizes must be whole numbers by name", _AGAIN)
     return tuple(sorted(sizes.items()))

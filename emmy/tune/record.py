@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from emmy.errors import StoreError
-from emmy.extract.records import STAND_IN, Failure, Measurement, Regime, Sizes
-from emmy.extract.store import Store
+from emmy.extract.exchange import write_lines
+from emmy.extract.records import STAND_IN, Failure, KernelRecord, Measurement, Regime, Sizes
+from emmy.extract.store import Store, rows_of
 
 Json = dict[str, Any]
 # failures that are no fault of the row
@@ -24,9 +23,8 @@ def measurements_of(
 ) -> list[Measurement]:
     """The cold measurement, and the warm one where there is one."""
     found = []
-    for l2, times in (("cold", result), ("warm", result.get("warm"))):
+    for where, times in ((replace(regime, l2="cold"), result), (replace(regime, l2="warm"), result.get("warm"))):
         if times:
-            where = Regime(regime.gpu, regime.capability, regime.compiler, regime.numerics, l2)  # type: ignore[arg-type]
             found.append(
                 Measurement(
                     body, sizes, family, row, where, times["n"], times["median"], times["p10"], times["p90"],
@@ -50,6 +48,7 @@ class Recorder:
     note: Callable[[str], None]
     waiting: list[Measurement] = field(default_factory=list)
     waiting_failures: list[Failure] = field(default_factory=list)
+    waiting_kernels: list[KernelRecord] = field(default_factory=list)
     written: int = 0
     complained: bool = False
     _last: float = 0.0
@@ -67,9 +66,12 @@ class Recorder:
     def flush(self) -> bool:
         """Write what waits; False where the store took nothing, which is said once."""
         if self.store is None:
-            self.waiting, self.waiting_failures = [], []
+            self.waiting, self.waiting_failures, self.waiting_kernels = [], [], []
             return True
         try:
+            # bodies first: without their Loop IR times can be neither reviewed nor learnt from
+            self.store.record_kernels(self.waiting_kernels)
+            self.waiting_kernels = []
             self.store.record_measurements(self.waiting)
             self.written += len(self.waiting)
             self.waiting = []
@@ -87,9 +89,10 @@ class Recorder:
         """Write what waits.  StoreError names the file that took it instead where the store still takes nothing."""
         if self.flush():
             return
-        rows = [asdict(m) for m in self.waiting] + [asdict(f) for f in self.waiting_failures]
+        tables = rows_of(self.waiting_kernels, self.waiting, self.waiting_failures)
         with tempfile.NamedTemporaryFile("w", prefix="emmy-unsaved-", suffix=".jsonl", delete=False) as f:
-            f.write("".join(json.dumps(r) + "\n" for r in rows))
+            write_lines(tables, f)
         raise StoreError(
-            f"{len(rows)} results could not be written to the evidence store", f"they are in {Path(f.name)}"
+            f"{len(self.waiting) + len(self.waiting_failures)} results could not be written to the evidence store",
+            f"they are in {f.name}: `emmy db import` adds them once the store takes them",
         )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from textwrap import wrap
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from emmy.extract.records import STAND_IN
+from emmy.ir.schedule import short_row
 from emmy.saturation import Saturation
 from emmy.tune.plans import GAP, Compared
 from emmy.tune.subjects import Subject
@@ -17,6 +19,8 @@ from emmy.tune.tuner import Outcome, Progress
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
+
+WIDTH: Final = 80
 
 
 class Report:
@@ -84,11 +88,12 @@ def steps(p: Progress, said: dict[str, tuple[int, float]]) -> list[str]:
         if not x.space.tried or said.get(x.body.hash) == state:
             continue
         said[x.body.hash] = state
-        row = x.space.rows[best].row.text if best is not None else "none works yet"
-        lines.append(
-            f"{p.seconds:6.1f} s  {x.name}: {x.space.tried} of {len(x.space.rows)} rows, "
-            f"best {_micro(state[1])} us {row}{_failures(p.failures)}"
-        )
+        tried = f"{p.seconds:6.1f} s  {x.name}: {x.space.tried} of {len(x.space.rows)} rows"
+        if best is None:
+            lines += _folded(f"{tried}, none works yet{_failures(p.failures)}")
+            continue
+        lines += _folded(f"{tried}, best {_micro(state[1])} us{_failures(p.failures)}")
+        lines.append(f"          {short_row(x.space.rows[best].row.text)}")
     return lines
 
 
@@ -102,16 +107,19 @@ def _failures(failures: Counter[str]) -> str:
 
 
 def summary_lines(o: Outcome) -> list[str]:
-    """What was found: a line a body, then the rate."""
+    """What was found of each body, then the rate, in lines of at most 80 columns."""
     lines = []
     for x in sorted(o.subjects, key=lambda x: (-x.weight, x.name)):
-        lines.append(_subject_line(x))
+        lines += _folded(_subject_line(x))
     rate = f", {o.measured / o.seconds:.1f} a second" if o.measured else ""
-    lines.append(
+    return lines + _folded(
         f"{o.measured} rows measured, {o.recalled} known before, {sum(o.failures.values())} failed"
         f"{_failures(o.failures)} in {o.seconds:.1f} s{rate}; {o.stopped}"
     )
-    return lines
+
+
+def _folded(text: str) -> list[str]:
+    return wrap(text, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def _subject_line(x: Subject) -> str:
@@ -133,21 +141,21 @@ def plan_lines(c: Compared) -> list[str]:
     both = [("untuned", c.untuned), ("tuned", c.tuned)] if c.untuned.key != c.tuned.key else [("the plan", c.tuned)]
     for name, t in both:
         wide = f" (a gap of {t.gap:+.0%})" if abs(t.gap) > GAP else ""
-        lines.append(f"whole plan, {name}: {_micro(t.whole)} us, the sum of its launches {_micro(t.parts)} us{wide}")
+        lines += _folded(f"whole plan, {name}: {_micro(t.whole)} us, the sum of its launches {_micro(t.parts)} us{wide}")
     if c.keep == "untuned":
         lines.append("the untuned plan is faster as a whole: compile keeps it")
     return lines
 
 
 def winner_lines(s: Saturation) -> list[str]:
-    """Pasteable rows of what compile chooses now: `kernel EMMY_KNOBS='ROW'`, time and tier."""
+    """What compile chooses now: kernel, time and tier, and below them the row, ready to be pasted."""
     made_up = s.regime.gpu == STAND_IN
     lines = ["compile would choose, if these times were not made up:" if made_up else "compile now chooses:"]
     for c in {c.name: c for c in s.launches}.values():
         d = c.priced.decision
         when = " (at build)" if c.at_build else ""
         row = c.priced.scheduled.row.text
-        lines.append(f"  {c.name}  {_micro(d.cost)} us {d.tier}{when}  EMMY_KNOBS='{row}'")
+        lines += [f"  {c.name}  {_micro(d.cost)} us {d.tier}{when}", f"    EMMY_KNOBS='{row}'"]
     return lines
 
 

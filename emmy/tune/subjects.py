@@ -13,7 +13,7 @@ from emmy.egraph.fusion import Launch
 from emmy.errors import LoweringError
 from emmy.extract.evidence import FEW
 from emmy.extract.prior import roofline
-from emmy.extract.records import Measurement, Regime
+from emmy.extract.records import KernelRecord, Measurement, Regime
 from emmy.ir.dtype import DTYPES
 from emmy.ir.loop import Body
 from emmy.ir.schedule import Scheduled
@@ -50,6 +50,13 @@ class Subject:
     @property
     def name(self) -> str:
         return self.group.name
+
+    @property
+    def record(self) -> KernelRecord:
+        """What the store remembers of the body."""
+        return KernelRecord(
+            self.body.hash, self.body.text, self.name, {"rows": len(self.space.rows), "floor": self.space.floor}
+        )
 
     @property
     def promise(self) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emmy.errors import LoweringError
-from emmy.extract.records import KernelRecord, Run, Snapshot
+from emmy.extract.records import Run, Snapshot
 from emmy.extract.store import Store
 from emmy.runtime.cache import CubinCache
 from emmy.saturation import Saturation, choose_again, of_pieces, pieces_of
@@ -49,7 +49,6 @@ def tune(
         outcome = tuner.run()
     finally:
         if store is not None:
-            store.record_kernels(_kernels(tuner))
             store.record_run(_run(command, began, tuner.recorder.now()))
     untuned = _untuned(s, tuner)
     plans = compare_plans(
@@ -86,13 +85,6 @@ def _run(command: str, began: float, ended: float) -> Run:
     except PackageNotFoundError:
         mine = "checkout"
     return Run(f"{platform.node()}-{os.getpid()}-{began:.3f}", command, platform.node(), mine, began, ended)
-
-
-def _kernels(tuner: Tuner) -> list[KernelRecord]:
-    return [
-        KernelRecord(x.body.hash, x.body.text, x.name, {"rows": len(x.space.rows), "floor": x.space.floor})
-        for x in tuner.subjects.values()
-    ]
 
 
 def make_packet(s: Saturation, folder: Path, options: TuneOptions, note: Callable[[str], None]) -> tuple[int, int]:

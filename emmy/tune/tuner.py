@@ -282,6 +282,7 @@ class Tuner:
             failed = {f.row: f.stage for f in evidence.failed(body.hash) if f.arch in ("", arch, STAND_IN)}
             self.recalled += take_evidence(subject, evidence.measured(body.hash), self.regime, failed)
             self.subjects[body.hash] = subject
+            self.recorder.waiting_kernels.append(subject.record)
             added += 1
         return added
 

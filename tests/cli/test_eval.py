@@ -9,7 +9,7 @@ from emmy.extract.golden import from_measurements, write_golden
 from emmy.extract.records import Failure
 from tests.bodies import linear, matvec
 from tests.cli.conftest import Emmy
-from tests.evidence import REGIME, filled
+from tests.made_up import REGIME, filled
 
 LINEAR, MATVEC = linear(64, 256, 256), matvec(512, 512)
 BODIES = [("k_linear", LINEAR), ("k_matvec", MATVEC)]

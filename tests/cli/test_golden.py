@@ -12,7 +12,7 @@ from emmy.extract.golden import read_golden, write_golden
 from emmy.extract.records import Measurement
 from tests.bodies import linear, matvec
 from tests.cli.conftest import Emmy
-from tests.evidence import REGIME, filled, made_up
+from tests.made_up import REGIME, filled, made_up
 
 LINEAR, MATVEC = linear(64, 256, 256), matvec(512, 512)
 BODIES = [("k_linear", LINEAR), ("k_matvec", MATVEC)]

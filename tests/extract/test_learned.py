@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from emmy.errors import StoreError, UsageError
+from emmy.evidence.fit import dataset, fit
 from emmy.extract.features import NAMES, features
 from emmy.extract.learned import POOLED, HeldOut, LearnedPrior, file_name, load, save
 from emmy.extract.prior import predict_many, roofline
 from emmy.extract.priors import ANALYTIC, prior_of, prior_path
 from emmy.extract.trees import LEAVES, Forest
 from emmy.extract.work import analyse
-from emmy.fit import dataset, fit
 from emmy.ir.target import TARGETS
 from tests import bodies as B
-from tests.evidence import TARGET, legal
 from tests.fitting import QUICK, measured_bodies
+from tests.made_up import TARGET, legal
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from emmy.evidence.fit import _joined
 from emmy.extract.trees import LEAVES, Forest
-from emmy.fit import _joined
 
 # one tree: x0 <= 1 ? (x1 <= 5 ? 10 : 20) : 30
 BY_HAND = Forest(

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from emmy.evidence.measured import analytic, analytic_folds, measured_bodies, read_measured
 from emmy.extract.records import Failure, KernelRecord
 from emmy.inspect.evaluate import by_family, failure_kinds, regrets, spearman, variants
 from emmy.inspect.evaluate_text import failure_lines, regret_lines, variants_lines
-from emmy.measured import analytic, analytic_folds, measured_bodies, read_measured
 from tests.bodies import linear, matvec
-from tests.evidence import REGIME, filled, made_up, slower
+from tests.made_up import REGIME, filled, made_up, slower
 
 LINEAR, MATVEC = linear(64, 256, 256), matvec(512, 512)
 KERNELS = [KernelRecord(b.hash, b.text, n) for n, b in (("k_linear", LINEAR), ("k_matvec", MATVEC))]

@@ -58,7 +58,7 @@ def test_failures_are_recorded_and_picks_are_measured_alone(tmp_path: Path) -> N
     failing = gathering(db, 6, StandIn(failing={"WORK=t": "wrong result"}))
     assert failing.failures["wrong result"] == len(Store(db).failures()) > 0
     rows = {m.row for m in Store(db).measurements() if m.body == SMALL[0].body}
-    from tests.evidence import legal
+    from tests.made_up import legal
 
     pick = next(r.row.text for r in legal(linear(32, 64, 64)) if r.row.text not in rows and r.family == "mma")
     report = tmp_path / "regret.json"

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from emmy.ir.kernel import Bin, Call, Convert, Cursor, Kernel, S, Select, Un, children, walk
-from emmy.ir.kernel.statements import For, If, Roles
+from emmy.ir.kernel import Bin, Call, Convert, Cursor, Kernel, S, Select, Un, operands, walk
 
 if TYPE_CHECKING:
     from emmy.codegen.simulate.counters import Tally
@@ -53,14 +52,15 @@ class Body:
 
     def run(self, g: Gang) -> None:
         for c in self.statements:
-            c.run(g)  # type: ignore[misc]
+            assert c.run is not None  # a body that waits takes steps
+            c.run(g)
 
     def steps(self, g: Gang) -> Iterator[Wait]:
         for c in self.statements:
             if c.run is not None:
                 c.run(g)
-            else:
-                yield from c.steps(g)  # type: ignore[misc]
+            elif c.steps is not None:
+                yield from c.steps(g)
 
 
 Build = Callable[["Compiler", Any], Compiled]  # of a statement of one type
@@ -82,15 +82,7 @@ def cost(node: object) -> tuple[int, int]:
         alu, flops = 1, _FLOPS.get(node.name, 1) if counts else 0
     elif isinstance(node, Select | Convert):
         alu = 1
-    if isinstance(node, For):
-        parts: Iterator[object] = iter((node.start, node.stop, node.step))
-    elif isinstance(node, If):
-        parts = iter((node.cond,))
-    elif isinstance(node, Roles):
-        parts = iter(())
-    else:
-        parts = children(node)
-    for part in parts:
+    for part in operands(node):
         a, f = cost(part)
         alu, flops = alu + a, flops + f
     return alu, flops

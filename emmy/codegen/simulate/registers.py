@@ -28,7 +28,7 @@ from emmy.ir.kernel import (
     Var,
     Vote,
     Wgmma,
-    children,
+    operands,
 )
 
 SPARE: Final = 12  # stack pointer, addresses and temporaries
@@ -115,13 +115,5 @@ def _used(node: object) -> Iterator[str]:
         yield node.array
     if isinstance(node, Wgmma):
         yield node.acc
-    if isinstance(node, For):
-        parts: Iterator[object] = iter((node.start, node.stop, node.step))
-    elif isinstance(node, If):
-        parts = iter((node.cond,))
-    elif isinstance(node, Roles):
-        parts = iter(())
-    else:
-        parts = children(node)
-    for part in parts:
+    for part in operands(node):
         yield from _used(part)

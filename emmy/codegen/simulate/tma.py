@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -89,8 +89,8 @@ class Box:
         return not bad.any()
 
 
-def _of(value: object, position: int) -> int:
-    return int(value[position]) if isinstance(value, np.ndarray) else int(value)  # type: ignore[call-overload]
+def _of(value: Any, position: int) -> int:
+    return int(value[position] if isinstance(value, np.ndarray) else value)
 
 
 def check_proxy(g: Gang, pos: Positions, grains: Array, buffer: str, what: str) -> None:

@@ -105,7 +105,7 @@ from emmy.ir.kernel.values import (
     Var,
     X,
 )
-from emmy.ir.kernel.walks import NODES, bodies, children, walk, with_bodies
+from emmy.ir.kernel.walks import NODES, bodies, children, operands, walk, with_bodies
 
 __all__ = [
     "BUILTINS", "BYTES", "INTRINSICS", "MMA_SHAPES", "NODES", "STATIC_SMEM", "WGMMA_K", "Advance", "Assign",
@@ -115,5 +115,5 @@ __all__ = [
     "LoadVector", "Matrix", "Mma", "NamedBarrier", "Param", "Place", "ProxyFence", "Ring", "RingArrive", "RingWait",
     "Role", "Roles", "S", "Select", "Shuffle", "StMatrix", "Store", "StoreVector", "Target", "TensorMap", "TmaLoad",
     "TmaStore", "Un", "Var", "Vote", "WarpSync", "Wgmma", "WgmmaCommit", "WgmmaFence", "WgmmaWait", "X", "bodies",
-    "children", "walk", "with_bodies",
+    "children", "operands", "walk", "with_bodies",
 ]  # fmt: skip

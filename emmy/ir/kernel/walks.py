@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import get_args
 
 from emmy.ir.kernel.memory import Matrix, Place
@@ -15,10 +15,21 @@ NODES = (*get_args(X), *get_args(S), Place, Matrix, Role)
 
 def children(node: object) -> Iterator[object]:
     """Values, places, matrices, roles and statements directly inside a node."""
-    for f in fields(node):  # type: ignore[arg-type]
+    if not is_dataclass(node):
+        return
+    for f in fields(node):
         v = getattr(node, f.name)
         items = v if isinstance(v, tuple) else (v,)
         yield from (i for i in items if isinstance(i, NODES))
+
+
+def operands(node: object) -> Iterator[object]:
+    """What a node reads or names itself: its children, without the statements inside of it."""
+    if isinstance(node, For):
+        return iter((node.start, node.stop, node.step))
+    if isinstance(node, If):
+        return iter((node.cond,))
+    return iter(()) if isinstance(node, Roles) else children(node)
 
 
 def bodies(s: S) -> tuple[tuple[S, ...], ...]:

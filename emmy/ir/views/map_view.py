@@ -47,9 +47,10 @@ def stored_order(out: Out) -> tuple[Ax, ...]:
     """The axes of a result, the one with the largest stride first (as they are where strides are symbolic)."""
     form: Affine | None = affine(load(0, out.index, out.tensor.dtype), out.tensor)
     strides = {a: form.stride(a) for a in out.axes} if form is not None else {}
-    if not strides or not all(isinstance(s, Const) for s in strides.values()):
+    known = {a: int(s.value) for a, s in strides.items() if isinstance(s, Const)}
+    if len(known) < len(out.axes):
         return out.axes
-    return tuple(sorted(out.axes, key=lambda a: -int(strides[a].value)))  # type: ignore[attr-defined]
+    return tuple(sorted(out.axes, key=lambda a: -known[a]))
 
 
 @dataclass(frozen=True, slots=True)

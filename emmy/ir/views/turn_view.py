@@ -87,10 +87,11 @@ def turned(view: TurnView, tile: int, width: int = 1) -> Turned | str:
     along_row: dict[Ax, Expr] = {row: iadd(imul(row_group, width), lane) if width > 1 else row_group}
     along_column: dict[Ax, Expr] = {column: iadd(imul(column_group, width), lane) if width > 1 else column_group}
     moved = {s.load: s for s in staged_loads([flatten.apply(v, along_row) for v in plain], lane, row_group)}
-    sources = [moved.get(flatten.apply(x, along_row)) for x in loads]  # type: ignore[call-overload]
-    if not loads or None in sources:
+    turned = [flatten.apply(x, along_row) for x in loads]
+    sources = [moved[x] for x in turned if isinstance(x, Load) and x in moved]
+    if not loads or len(sources) < len(loads):
         return f"no turned operand moves in vectors of {width}"
-    known = tuple(flatten.apply(x, along_column) for x in loads)
+    known = tuple(x for x in (flatten.apply(x, along_column) for x in loads) if isinstance(x, Load))
     values = tuple(flatten.apply(v, along_column) for v in plain)
     at = {a: flatten.apply(e, along_column) for a, e in env.items()}
     stores = tuple(flatten.offset(o.index, o.tensor.shape, at) for o in view.body.outs)
@@ -98,7 +99,7 @@ def turned(view: TurnView, tile: int, width: int = 1) -> Turned | str:
     direct = tuple(s for s in staged_loads(values, lane, column_group) if s.load not in known)
     return Turned(
         other, high, low, row, column, row_group, column_group, lane, width, values, stores, wide,
-        tuple(s for s in sources if s is not None), known, direct,  # type: ignore[arg-type]
+        tuple(sources), known, direct,
     )  # fmt: skip
 
 

@@ -32,6 +32,8 @@ def main(folder: Path, arguments: Sequence[str] | None = None) -> int:
         results = measure_packet(o.packet, out, ordinals, o.jobs, o.seconds)
     except (BadPacket, RuntimeError, ValueError, OSError) as e:
         print(f"runner: {e}", file=sys.stderr)
+        if isinstance(e, RuntimeError):
+            print("  it takes an NVIDIA driver, numpy, cuda-bindings and nvidia-cuda-nvrtc", file=sys.stderr)
         return 2 if isinstance(e, BadPacket) else 1
     except KeyboardInterrupt:
         print(f"runner: interrupted; {out} keeps what was measured, the same command resumes", file=sys.stderr)

@@ -83,13 +83,21 @@ class _Field:
         return self.value
 
 
+def _object(pairs: list[tuple[str, Any]]) -> Json:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(n for n in names if names.count(n) > 1)[:60]!r} stands twice in one object")
+    return found
+
+
 def read_manifest(folder: Path) -> Json:
     """The manifest of a packet, every field checked; nothing outside of the folder is named by it."""
     path = folder / "manifest.json"
     try:
         if path.stat().st_size > _MOST_MANIFEST:
             raise BadPacket(f"{path} is larger than {_MOST_MANIFEST >> 20} MiB")
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_object)
     except OSError as e:
         raise BadPacket(f"{path} cannot be read: {e.strerror}") from e
     except (ValueError, RecursionError) as e:

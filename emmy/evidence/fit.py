@@ -3,7 +3,7 @@
     dataset(bodies)               features of every measured row, body by body
     train(data, recipe)           an ensemble of trees a family (few rows: one for all)
     cross_validate(data, recipe)  each body predicted by a model that saw neither it nor its programs' other bodies
-    folds_of(bodies, recipe)      the same as `emmy.measured.Folds`, for `emmy eval regret`
+    folds_of(bodies, recipe)      the same as `emmy.evidence.measured.Folds`, for `emmy eval regret`
 
 The target is log(measured / analytic), which is log(latency / floor) counted from the analytic prior's: trees cannot
 extrapolate, so what they add to has to.  Rows near a body's best weigh most, since the choice is among them, and every
@@ -23,12 +23,12 @@ import numpy as np
 import numpy.typing as npt
 
 from emmy.errors import EmmyError, UsageError
+from emmy.evidence.measured import Folds, MeasuredBody, Predict, analytic, predictor
 from emmy.extract.features import NAMES, features
 from emmy.extract.learned import POOLED, HeldOut, LearnedPrior
 from emmy.extract.prior import roofline
 from emmy.extract.trees import LEAVES, Forest
 from emmy.extract.work import analyse
-from emmy.measured import Folds, MeasuredBody, Predict, analytic, predictor
 
 Array = npt.NDArray[np.float64]
 

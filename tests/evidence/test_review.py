@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from emmy.evidence.review import bodies_of, check, restamp, successor
 from emmy.extract.golden import GoldenFile, GoldenRow, from_measurements, read_golden, write_golden
 from emmy.extract.records import KernelRecord
-from emmy.review import bodies_of, check, restamp, successor
 from tests.bodies import linear, matvec
-from tests.evidence import REGIME, made_up
+from tests.made_up import REGIME, made_up
 
 LINEAR, MATVEC, WIDER = linear(64, 256, 256), matvec(512, 512), linear(64, 512, 256)
 NAMES = {LINEAR.hash: "k_linear", MATVEC.hash: "k_matvec"}
@@ -72,7 +72,7 @@ _RELU = (
 
 
 def _target():
-    from tests.evidence import TARGET
+    from tests.made_up import TARGET
 
     return TARGET
 

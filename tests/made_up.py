@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from emmy.egraph.schedule import schedule_rows
+from emmy.evidence.measured import analytic
 from emmy.extract.records import KernelRecord, Measurement, Regime
 from emmy.extract.store import Store
 from emmy.ir.loop import Body
 from emmy.ir.schedule import Scheduled
 from emmy.ir.target import TARGETS
-from emmy.measured import analytic
 from emmy.resources import rulesets
 
 TARGET = TARGETS["sm_90a"]

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from emmy.errors import UsageError
+from emmy.evidence.fit import Fitter, compared, cross_validate, dataset, fit, folds_of, geometric, held_out
+from emmy.evidence.measured import analytic
 from emmy.extract.learned import POOLED
-from emmy.fit import Fitter, compared, cross_validate, dataset, fit, folds_of, geometric, held_out
 from emmy.inspect.evaluate import regrets
 from emmy.inspect.fit_text import fit_lines
-from emmy.measured import analytic
 from tests.fitting import NAMED, QUICK, measured_bodies
 
 
