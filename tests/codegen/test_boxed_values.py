@@ -10,8 +10,8 @@ import pytest
 from emmy.codegen.lower import lower
 from emmy.codegen.simulate import simulate
 from emmy.egraph.schedule import schedule_rows
-from emmy.ir.evaluate import evaluate, integer
-from emmy.ir.kernel import Barrier, For, LoadVector, TmaLoad, walk
+from emmy.ir.evaluate import evaluate
+from emmy.ir.kernel import Barrier, For, Kernel, LoadVector, TmaLoad, walk
 from emmy.ir.loop import Body, size
 from emmy.ir.target import target
 from emmy.resources import rulesets
@@ -32,14 +32,17 @@ def sampled(body: Body, arch: str, count: int, part: str = "", **sizes: int) -> 
     return random.Random(body.hash + part).sample(rows, min(count, len(rows)))
 
 
+def kernel_of(body: Body, arch: str, scheduled) -> Kernel:
+    return lower(body, scheduled.family, scheduled.row, CARDS[arch], "k")
+
+
 def assert_right(body: Body, arch: str, scheduled, seed: int = 0, **sizes: int) -> None:
-    card = CARDS[arch]
-    kernel = lower(body, scheduled.family, scheduled.row, card, "k")
+    kernel = kernel_of(body, arch, scheduled)
     given = check.operands(body, sizes, seed)
     expected = evaluate(body, given, sizes)
     names = [p.name for p in kernel.params if p.role != "size"]
     results = {n: int(np.prod(e.shape)) for n, e in zip(names[len(given) :], expected, strict=True)}
-    done = simulate(kernel, card, dict(zip(names, given, strict=False)), sizes, results)
+    done = simulate(kernel, CARDS[arch], dict(zip(names, given, strict=False)), sizes, results)
     assert not done.findings, scheduled.row.text + "\n" + "\n".join(map(str, done.findings))
     found = [done.outputs[n].reshape(e.shape) for n, e in zip(results, expected, strict=True)]
     assert check.distance(body, found, expected) < 1.0, scheduled.row.text
@@ -66,3 +69,40 @@ def test_kinds_of_rows_are_right(part: str) -> None:
     body = bodies.linear(264, 136, 136, trans_b=False)
     for scheduled in sampled(body, "sm_90a", 2, part):
         assert_right(body, "sm_90a", scheduled)
+
+
+@pytest.mark.parametrize("by", ["rms", "max", "min"])
+@pytest.mark.parametrize("shape", [(64, 64, 128), (65, 40, 136)])
+def test_row_scalars_of_the_results_are_gathered_from_the_boxes(shape: tuple[int, int, int], by: str) -> None:
+    body = bodies.scaled_linear(*shape, by=by)
+    for scheduled in sampled(body, "sm_120a", 2):
+        assert_right(body, "sm_120a", scheduled)
+        loop = next(s for s in kernel_of(body, "sm_120a", scheduled).body if isinstance(s, For) and s.var.name == "t")
+        assert any(isinstance(s, LoadVector) and s.place.space == "shared" for s in walk(loop.body))
+
+
+BODIES = {
+    "two sums": (bodies.swiglu(33, 40, 64), {}),
+    "head split": (bodies.head_split(40, 2, 16, 64), {}),
+    "rows by name": (bodies.linear(size("s"), 48, 64), {"s": 37}),
+    "columns by name": (bodies.linear(24, size("s"), 64), {"s": 65}),
+    "sum by name": (bodies.linear(40, 48, size("s"), trans_a=True, trans_b=False), {"s": 45}),
+    "empty sum": (bodies.linear(8, 8, size("s"), trans_a=True, trans_b=False), {"s": 0}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_bodies_of_every_sort_are_right(name: str) -> None:
+    body, sizes = BODIES[name]
+    for scheduled in sampled(body, "sm_90a", 3, **sizes):
+        assert_right(body, "sm_90a", scheduled, **sizes)
+
+
+def test_one_thread_asks_and_no_barrier_stands_in_the_loop() -> None:
+    body = bodies.linear(128, 128, 512)
+    for scheduled in sampled(body, "sm_120a", 3):
+        kernel = kernel_of(body, "sm_120a", scheduled)
+        loop = next(s for s in kernel.body if isinstance(s, For) and s.var.name == "t")
+        assert any(isinstance(s, TmaLoad) for s in walk(loop.body))
+        assert not any(isinstance(s, Barrier) for s in walk(loop.body))
+        assert len(kernel.maps) == 2 and kernel.smem <= scheduled.config.smem

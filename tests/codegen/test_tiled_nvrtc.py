@@ -53,7 +53,22 @@ def test_rows_compile_for_the_target(name: str, arch: str) -> None:
         assert "warning" not in binary.log, row
 
 
-def test_large_tiles_do_not_spill() -> None:
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_120a"])
+@pytest.mark.parametrize("name", ["linear", "linear k by n", "gated"])
+def test_rows_that_tma_stages_compile_for_the_targets_that_have_it(name: str, arch: str) -> None:
+    card = target(arch)
+    found = schedule_rows([BODIES[name]], card, {}, RULESETS).rows[BODIES[name].hash]
+    rows = [r for r in found if r.family == "mma" and r.row.stage.where == "smem-tma"]
+    picked = rows[:: len(rows) // 3]
+    kernels = [lower(BODIES[name], r.family, r.row, card, "k_test") for r in picked]
+    built = compile_many([Job(source(k), k.name, arch) for k in kernels])
+    for row, binary in zip(picked, built, strict=True):
+        assert isinstance(binary, Compiled), f"{row.row.text}: {binary}"
+        assert "warning" not in binary.log, row.row.text
+
+
+@pytest.mark.parametrize("where", ["smem-async", "smem-tma"])
+def test_large_tiles_do_not_spill(where: str) -> None:
     card = target("sm_90a")
     body = B.linear(4096, 4096, 4096)
     rows = [
@@ -61,7 +76,7 @@ def test_large_tiles_do_not_spill() -> None:
         for r in schedule_rows([body], card, {}, RULESETS).rows[body.hash]
         if "f4x8/k" in r.row.text and r.family == "mma"
     ]
-    picked = [r for r in rows if r.row.stage.where == "smem-async"][::6]
+    picked = [r for r in rows if r.row.stage.where == where][::6]
     kernels = [lower(body, r.family, r.row, card, "k_test") for r in picked]
     built = compile_many([Job(source(k), k.name, card.arch) for k in kernels])
     assert [b.spill_bytes for b in built if isinstance(b, Compiled)] == [0] * len(picked)

@@ -79,8 +79,9 @@ def test_only_cards_with_tma_stage_by_it(arch: str) -> None:
         B.rms_linear(64, 64, 64, factored=False),  # a factor that is computed
         B.dequant(16, 16, 64),  # a factor of another type
         B.rotated(40, 24, 64),  # a factor of guarded halves
+        B.head_merge(40, 2, 16, 64),  # neighbours along the sum that lie in several places
     ],
-    ids=["unaligned", "unaligned right", "computed", "dequantized", "guarded"],
+    ids=["unaligned", "unaligned right", "computed", "dequantized", "guarded", "merged heads"],
 )
 def test_what_tma_cannot_move_as_it_is_is_staged_otherwise(body: Body) -> None:
     found = of(rows(body), "mma")

@@ -1,7 +1,8 @@
 """Small bodies of every kernel family at shapes on, one below and one above the edges of tiles, and their legal rows.
 
-Eleven groups: the families map, turn, row, scan, plain, tile and mma, attention on threads and on tensor cores, and the
-two launches of a split reduction (`partial` and `finish`), which are scheduled like any other body.
+Groups: the families map, turn, row, scan, plain, tile, mma (`mma_boxes`: its operands brought by TMA) and wgmma,
+attention on threads and on tensor cores, and the two launches of a split reduction (`partial` and `finish`), which are
+scheduled like any other body.
 """
 
 from __future__ import annotations
@@ -262,6 +263,18 @@ def contraction_cases() -> list[Case]:
     ]  # fmt: skip
 
 
+def boxed_cases() -> list[Case]:
+    """Bodies whose factors lie in memory as TMA takes them; others have no rows in this group."""
+    return [
+        *contraction_cases(),
+        one("row scalars from the tiles", B.scaled_linear(33, 40, 136)),
+        one("greatest of a row from the tiles", B.scaled_linear(65, 24, 72, by="max")),
+        one("both along rows, batch", B.linear(24, 40, 72, trans_a=True, trans_b=False, batch=2), True),
+        one("sum by name", B.linear(40, 48, S, trans_a=True, trans_b=False), True, s=45),
+        one("no sum by name", B.linear(8, 8, S, trans_a=True, trans_b=False), True, s=0),
+    ]
+
+
 def tile_cases() -> list[Case]:
     odd = ((33, 40, 16), (63, 65, 64), (1, 33, 40), (64, 64, 32))
     return [*contraction_cases(), *(one(f"linear {m}x{n}x{k} f32", B.linear(m, n, k, "f32"), True) for m, n, k in odd)]
@@ -334,7 +347,8 @@ GROUPS: Final[dict[str, Group]] = {
     "scan": Group(scan_cases, _family("scan")),
     "plain": Group(plain_cases, _family("plain")),
     "tile": Group(tile_cases, _family("tile")),
-    "mma": Group(contraction_cases, _family("mma")),
+    "mma": Group(contraction_cases, lambda s: s.family == "mma" and s.row.stage.where != "smem-tma"),
+    "mma_boxes": Group(boxed_cases, lambda s: s.family == "mma" and s.row.stage.where == "smem-tma"),
     "wgmma": Group(contraction_cases, _family("wgmma")),
     "attention": Group(attention_thread_cases, _family("attention", "t")),
     "attention_mma": Group(attention_cases, _family("attention", "w")),

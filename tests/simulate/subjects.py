@@ -26,6 +26,12 @@ LONG: Final = {
         one("scale on the operand", B.rms_linear(33, 24, 264, factored=False)),
         one("symbolic sum", B.linear(40, 33, S), True, s=389),
     ),
+    "mma_boxes": (
+        one("linear 33x40x264", B.linear(33, 40, 264), True),
+        one("k by n, bias", B.linear(24, 40, 392, bias=True, trans_b=False, act=True)),
+        one("row scalars from the tiles", B.scaled_linear(33, 24, 520)),
+        one("sum by name", B.linear(40, 32, S, "f16", trans_a=True, trans_b=False), True, s=389),
+    ),
     "wgmma": (
         one("linear 65x40x264", B.linear(65, 40, 648), True),
         one("linear 130x72x328", B.linear(70, 72, 712, "f16"), True),

@@ -185,21 +185,21 @@ def boxed_ring(
     with code.when(lt(0, count)) as some:
         some.emit(RingWait(take, "full"))
         read(some, i32(0), i32(0), i32(0))
-    with code.loop("t", count) as (loop, t):
-        for stager in stagers:
-            stager.gather(loop, slot, mul(t, depth))
-        step(loop, i32(0))
-        coming = add(t, ring.depth - 1)
-        with loop.when(both(compare("==", TID, 0), lt(coming, count))) as one:
-            ask(one, coming, True)
-        loop.emit(WarpSync())
-        with loop.loop("s", steps - 1, start=1, unroll=0) as (c, s):
-            step(c, s)
-        _release(loop, take)
-        with loop.when(lt(add(t, 1), count)) as more:
-            more.emit(RingWait(take, "full"))
-            read(more, slot, i32(0), i32(0))
-        multiply(loop, i32(1))
+        with some.loop("t", count) as (loop, t):
+            for stager in stagers:
+                stager.gather(loop, slot, mul(t, depth))
+            step(loop, i32(0))
+            coming = add(t, ring.depth - 1)
+            with loop.when(both(compare("==", TID, 0), lt(coming, count))) as one:
+                ask(one, coming, True)
+            loop.emit(WarpSync())
+            with loop.loop("s", steps - 1, start=1, unroll=0) as (c, s):
+                step(c, s)
+            _release(loop, take)
+            with loop.when(lt(add(t, 1), count)) as more:
+                more.emit(RingWait(take, "full"))
+                read(more, slot, i32(0), i32(0))
+            multiply(loop, i32(1))
     _settle(code, stagers)
 
 
