@@ -10,7 +10,7 @@ from emmy.egraph.model import ModelGraph
 from emmy.egraph.naming import Names, unique
 from emmy.ir.graph import Graph, Node, Output, Ref
 from emmy.ir.kernel import Kernel
-from emmy.ir.plan import Buffer, KernelLaunch, OpaqueLaunch, Plan, Role, tensor_maps
+from emmy.ir.plan import Buffer, KernelLaunch, OpaqueLaunch, Plan, Role, kernel_launch
 from emmy.ir.tensor import OpaqueCall, Program
 from emmy.selection import Priced
 
@@ -69,12 +69,8 @@ def build_plan(
             continue
         k, s = c.kernel, c.priced.scheduled
         launches.append(
-            KernelLaunch(
-                k.name, c.operands, c.results, tuple(p.name for p in k.params if p.role == "size"), k.grid, k.threads,
-                k.dynamic_smem, c.source, c.priced.body.hash, s.family, s.row.text, c.at_build, tensor_maps(k),
-                k.cluster, k.dependent,
-            )
-        )  # fmt: skip
+            kernel_launch(k, c.source, c.operands, c.results, c.priced.body.hash, s.family, s.row.text, c.at_build)
+        )
     kept = {n for l in launches for n in (*l.operands, *l.results)} | returned
     live = tuple(b for b in buffers.values() if b.name in kept or b.role == "input")
     return Plan(arch, live, tuple(launches), outputs, graph.sizes)

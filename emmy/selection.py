@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from os.path import commonprefix
 from typing import Final
 
 from emmy.egraph.anchors import elements
@@ -132,6 +133,13 @@ class Selection:
         self.schedule([body])
         return self.rows[body.hash]
 
+    def wanted(self, body: Body) -> list[Scheduled]:
+        """The legal schedules that honour a pin, or all where none does."""
+        return self._pinned(self.legal(body))
+
+    def _pinned(self, rows: list[Scheduled]) -> list[Scheduled]:
+        return [s for s in rows if any(p.matches(s.row) for p in self.pins)] or rows
+
     def bound(self, body: Body) -> float:
         """Seconds that no schedule of the body can beat, or the least that was measured."""
         seen = [m.median for m in self.evidence.measured(body.hash)]
@@ -152,8 +160,7 @@ class Selection:
         rows = [s for s in self.rows[body.hash] if (body.hash, s.family, s.row.text) not in self.refused]
         if self.only:
             rows = [s for s in rows if (s.family, s.row.text) == self.only[body.hash]]
-        pinned = [s for s in rows if any(p.matches(s.row) for p in self.pins)] if self.pins else []
-        rows = pinned or rows
+        rows = self._pinned(rows)
         self.priced[body.hash] = self._best(body, rows) if rows else None
         return self.priced[body.hash]
 
@@ -406,7 +413,7 @@ class Selection:
                 continue
             legal = sorted({p.scheduled.row.text for p in used if p is not None})
             rows = {r.row.text: _agreement(pin, r.row) for found in self.rows.values() for r in found}
-            near = sorted(rows, key=lambda text: (-rows[text], text))[:NEAREST]
+            near = sorted(rows, key=lambda text: (*(-n for n in rows[text]), text))[:NEAREST]
             raise PinError(
                 f"the pin {pin.text!r} is not a legal row of any launch of this program for {self.target.arch}",
                 f"without it these rows are chosen: {'; '.join(legal)}\n"
@@ -414,6 +421,7 @@ class Selection:
             )
 
 
-def _agreement(pin: Pin, row: Row) -> int:
-    """How many of the pin's settings the row has."""
-    return sum(row.at(knob, step) == value for knob, step, value in pin.settings)
+def _agreement(pin: Pin, row: Row) -> tuple[int, int]:
+    """How many of the pin's settings the row has, and how many characters its values begin with as the pin's do."""
+    pairs = [(row.at(knob, step).text, value.text) for knob, step, value in pin.settings]
+    return sum(a == b for a, b in pairs), sum(len(commonprefix([a, b])) for a, b in pairs)

@@ -26,7 +26,7 @@ from emmy.ir.evaluate import integer
 from emmy.ir.graph import Graph
 from emmy.ir.kernel import Kernel
 from emmy.ir.loop import Body
-from emmy.ir.plan import KernelLaunch, Plan
+from emmy.ir.plan import KernelLaunch, Plan, kernel_launch
 from emmy.ir.schedule import Scheduled
 from emmy.ir.target import target
 from emmy.ir.torch_types import TORCH
@@ -209,15 +209,11 @@ def with_row(s: Saturation, chosen: Chosen, body: Body, scheduled: Scheduled, fo
         return made
     kernel, text, _ = made
     launches = tuple(
-        replace(
-            l, name=kernel.name, source=text, grid=kernel.grid, block=kernel.threads, smem=kernel.dynamic_smem,
-            sizes=tuple(p.name for p in kernel.params if p.role == "size"), body=body.hash, family=scheduled.family,
-            row=scheduled.row.text,
-        )
+        kernel_launch(kernel, text, l.operands, l.results, body.hash, scheduled.family, scheduled.row.text, l.at_build)
         if isinstance(l, KernelLaunch) and l.results == chosen.results
         else l
         for l in s.plan.launches
-    )  # fmt: skip
+    )
     return replace(s.plan, launches=launches)
 
 

@@ -36,6 +36,16 @@ class ExchangeOptions(StoreOptions, _PathFirst):
 
 
 @dataclass(frozen=True)
+class _OtherFirst:
+    path: Annotated[Path, typer.Argument(metavar="OTHER", help="Another store's .duckdb file.")]
+
+
+@dataclass(frozen=True)
+class MergeOptions(StoreOptions, _OtherFirst):
+    """`path` first here too."""
+
+
+@dataclass(frozen=True)
 class ExportOptions(ExchangeOptions):
     format: Annotated[
         str, Opt("--format", help="jsonl or parquet (default: by PATH's name; `-` prints JSON lines).")
@@ -87,7 +97,7 @@ def import_command(o: ExchangeOptions) -> None:
     _tell(o, exchange.load(open_store(o), o.path), f"new from {o.path}")
 
 
-def merge_command(o: ExchangeOptions) -> None:
+def merge_command(o: MergeOptions) -> None:
     """Add the rows of another evidence store's file."""
     from emmy.extract import exchange
 
@@ -113,5 +123,5 @@ def _tell(o: StoreOptions, rows: Mapping[str, int], what: str) -> None:
 db_app.command("stats")(with_options(stats_command, StoreOptions))
 db_app.command("export")(with_options(export_command, ExportOptions))
 db_app.command("import")(with_options(import_command, ExchangeOptions))
-db_app.command("merge")(with_options(merge_command, ExchangeOptions))
+db_app.command("merge")(with_options(merge_command, MergeOptions))
 db_app.command("vacuum")(with_options(vacuum_command, StoreOptions))

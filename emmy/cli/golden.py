@@ -64,6 +64,7 @@ class RestampOptions(TodayOptions):
 
 def record_command(o: RecordOptions) -> None:
     """Write the store's measurements of a card as a golden file, one row a line, sorted."""
+    from emmy.cli.request import note
     from emmy.errors import StoreError
     from emmy.extract.golden import read_golden, recorded, write_golden
     from emmy.extract.store import Store
@@ -85,6 +86,10 @@ def record_command(o: RecordOptions) -> None:
         print(json.dumps({"file": str(path), "rows": len(rows), "bodies": len(bodies), "cases": len(cases)}))
         return
     print(f"{len(rows):,} rows of {len(bodies):,} bodies written to {path}")
+    known = {b.body for b in bodies}
+    left = sum(m.regime == regime and m.body not in known for m in store.measurements())
+    if left:
+        note(f"{left:,} measurements are left out: the store has no Loop IR of their bodies")
 
 
 def check_command(o: TodayOptions) -> None:

@@ -12,6 +12,7 @@ import typer
 
 Opt = typer.Option
 O = TypeVar("O")
+SEEDS = (1 << 32) - 1  # the largest seed
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from emmy.cli.options import ModelOptions, Opt
+from emmy.cli.options import SEEDS, ModelOptions, Opt
 from emmy.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ class RunOptions(ModelOptions):
     ] = "eager,emmy"
     repeats: Annotated[int, Opt("--repeats", min=1, help="Samples of each backend.")] = 50
     warm: Annotated[bool, Opt("--warm", help="Time with a warm L2 cache; default: cold.")] = False
-    seed: Annotated[int | None, Opt("--seed", help="Shuffle the example's floating inputs by this seed.")] = None
+    seed: Annotated[
+        int | None, Opt("--seed", min=0, max=SEEDS, help="Shuffle the example's floating inputs by this seed.")
+    ] = None
     strict: Annotated[bool, Opt("--strict", help="Exit with 1 when Emmy is slower than the best other backend.")] = (
         False
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from emmy.cli.options import ModelOptions, Opt
+from emmy.cli.options import SEEDS, ModelOptions, Opt
 
 if TYPE_CHECKING:
     from emmy.inspect.simulated import Simulated
@@ -20,7 +20,10 @@ class SimulateOptions(ModelOptions):
     all_rows: Annotated[
         int, Opt("--all-rows", metavar="N", min=0, help="N sampled schedule rows of each kernel, not the chosen one.")
     ] = 0
-    seed: Annotated[int, Opt("--seed", help="Of the inputs, the sampled rows, and the order of what runs at once.")] = 0
+    seed: Annotated[
+        int,
+        Opt("--seed", min=0, max=SEEDS, help="Of the inputs, the sampled rows, and the order of what runs at once."),
+    ] = 0
     json: Annotated[bool, Opt("--json", help="Print results as JSON.")] = False
 
 
@@ -51,12 +54,14 @@ def simulate_command(o: SimulateOptions) -> None:
         document = {"program": program.name, "target": options.target.arch, "ok": all(d.ok for d in found)}
         print(json.dumps({**document, "kernels": [d.document() for d in found]}))
     else:
-        print("\n".join(_lines(found)))
+        print("\n".join(_lines(found, o.all_rows > 0)))
     if not all(d.ok for d in found):
         raise typer.Exit(1)
 
 
-def _lines(found: Sequence[Simulated]) -> list[str]:
+def _lines(found: Sequence[Simulated], sampled: bool) -> list[str]:
+    from emmy.ir.schedule import short_row
+
     if not found:
         return ["no kernels: PyTorch runs everything"]
     heads = f"{'find-':>5} {'error /':>8} {'global':>8} {'bytes /':>7} {'bank':>7} {'instruc-':>8} {'':>7} {'regi-':>5}"
@@ -72,8 +77,8 @@ def _lines(found: Sequence[Simulated]) -> list[str]:
             f"{32 * k.efficiency:>7.1f} {_short(k.conflicts):>7} {_short(instructions):>8} {_short(k.flops):>7} "
             f"{k.registers:>5}"
         )
-        if not d.ok or not d.chosen:
-            lines.append(f"  {d.family} {d.row}")
+        if not d.ok or sampled:
+            lines.append(f"  {d.family} {short_row(d.row)}{' (chosen)' if sampled and d.chosen else ''}")
         lines += [f"  {f}" for f in d.findings]
         lines += [f"  {c}" for c in d.compared if not c.ok]
     bad = sum(not d.ok for d in found)

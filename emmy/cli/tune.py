@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from emmy.cli.options import ModelOptions, Opt
+from emmy.cli.options import SEEDS, ModelOptions, Opt
 from emmy.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class TuneCommand(ModelOptions):
         str, Opt("--effort", help="quick (24 rows a kernel), normal, or full (a third of the rows drawn at random).")
     ] = "normal"
     devices: Annotated[str, Opt("--devices", metavar="LIST", help="GPUs of this machine to use: 0,1.")] = "0"
-    seed: Annotated[int, Opt("--seed", help="Which rows are drawn at random.")] = 0
+    seed: Annotated[int, Opt("--seed", min=0, max=SEEDS, help="Which rows are drawn at random.")] = 0
     rows: Annotated[int | None, Opt("--rows", metavar="N", min=1, help="Measure at most N rows of each kernel.")] = None
     packet_only: Annotated[
         Path | None, Opt("--packet-only", metavar="DIR", help="Write a packet for another machine; no GPU is used.")

@@ -36,9 +36,12 @@ def save(store: Store, path: Path, form: Format | None = None) -> Counts:
     try:
         if (form or format_of(path)) == "jsonl":
             part = path.with_name(path.name + ".part")
-            with part.open("w", encoding="utf-8") as file:
-                write_lines(tables, file)
-            os.replace(part, path)
+            try:
+                with part.open("w", encoding="utf-8") as file:
+                    write_lines(tables, file)
+                os.replace(part, path)
+            finally:
+                part.unlink(missing_ok=True)
         else:
             _save_parquet(tables, path)
     except OSError as error:

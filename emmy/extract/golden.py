@@ -117,6 +117,8 @@ def write_golden(
         os.replace(temporary, path)
     except OSError as error:
         raise StoreError(f"golden file {path} cannot be written: {error.strerror}", "name another file") from error
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def read_golden(path: Path) -> GoldenFile:

@@ -112,8 +112,7 @@ class Store:
         self._insert("INSERT INTO plan_measurement VALUES", rows)
 
     def record_failures(self, failures: Iterable[Failure]) -> None:
-        rows = [(f.body, f.row, f.stage, f.reason, f.arch, _sizes_text(f.sizes), f.when) for f in failures]
-        self._insert("INSERT INTO failure VALUES", rows)
+        self._insert("INSERT INTO failure VALUES", [_failure_row(f) for f in failures])
 
     def record_routing(self, routings: Iterable[Routing]) -> None:
         rows = [(r.program, json.dumps(r.pieces), r.total, r.method, r.when) for r in routings]
@@ -322,6 +321,21 @@ def _features_text(kernel: KernelRecord, known: str) -> str:
     programs = ";".join(sorted({*before, *kernel.programs}))
     features = {**kernel.features, **({"programs": programs} if programs else {})}
     return json.dumps(features, sort_keys=True)
+
+
+def rows_of(
+    kernels: Iterable[KernelRecord], measurements: Iterable[Measurement], failures: Iterable[Failure]
+) -> dict[str, list[tuple[Any, ...]]]:
+    """The same as rows of their tables, as `Store.tables` gives them."""
+    return {
+        "kernel": [(k.body, k.text, k.name, _features_text(k, "{}")) for k in kernels],
+        "measurement": [_measurement_row(m) for m in measurements],
+        "failure": [_failure_row(f) for f in failures],
+    }
+
+
+def _failure_row(f: Failure) -> tuple[Any, ...]:
+    return f.body, f.row, f.stage, f.reason, f.arch, _sizes_text(f.sizes), f.when
 
 
 def _failure(r: Sequence[Any]) -> Failure:

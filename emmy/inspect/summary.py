@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from emmy.ir.plan import KernelLaunch
+from emmy.ir.schedule import short_row
 from emmy.saturation import Saturation
 
 WIDTH: Final = 80

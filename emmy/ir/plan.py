@@ -101,6 +101,18 @@ class Plan:
     sizes: tuple[SizeVar, ...] = ()
 
 
+def kernel_launch(
+    kernel: Kernel, source: str, operands: tuple[str, ...], results: tuple[str, ...], body: str, family: str, row: str,
+    at_build: bool = False,
+) -> KernelLaunch:  # fmt: skip
+    """The launch of a kernel on these buffers, with all that it needs of its launch."""
+    sizes = tuple(p.name for p in kernel.params if p.role == "size")
+    return KernelLaunch(
+        kernel.name, operands, results, sizes, kernel.grid, kernel.threads, kernel.dynamic_smem, source, body, family,
+        row, at_build, tensor_maps(kernel), kernel.cluster, kernel.dependent,
+    )  # fmt: skip
+
+
 def tensor_maps(kernel: Kernel) -> tuple[TensorMap, ...]:
     """The kernel's maps, with their tensors numbered among its operands and results."""
     tensors = [p.name for p in kernel.params if p.role != "size"]

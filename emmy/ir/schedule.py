@@ -292,6 +292,11 @@ class Pin:
         return True
 
 
+def short_row(text: str) -> str:
+    """A row without its empty knobs, for people to read: as a pin it says less."""
+    return ",".join(p for p in text.split(",") if not p.endswith("="))
+
+
 @dataclass(frozen=True, slots=True)
 class Scheduled:
     """One legal schedule of a body: the code generator that takes it, its row, and what it means for cost."""

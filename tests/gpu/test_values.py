@@ -20,7 +20,7 @@ from emmy.frontend.code import load_code
 from emmy.frontend.opaque import run_node
 from emmy.frontend.reference import interpret
 from emmy.ir.graph import Node
-from emmy.ir.plan import KernelLaunch, Plan
+from emmy.ir.plan import KernelLaunch, kernel_launch, Plan
 from emmy.ir.target import TARGETS, Target
 from emmy.runtime.cache import CubinCache
 from emmy.runtime.module import Module, runs_on
@@ -123,15 +123,13 @@ def test_random_rows_are_within_tolerance_of_float64(family: str, card: Target, 
     assert legal, f"no row of {family}: {[c.priced.scheduled.family for c in s.launches]}"
     for chosen, body, row in random.Random(0).sample(legal, min(4, len(legal))):
         kernel = lower(body, row.family, row.row, card, chosen.name, chosen.operands, chosen.results)
+        text = source(kernel)
         launches = tuple(
-            replace(
-                l, source=source(kernel), grid=kernel.grid, block=kernel.threads, smem=kernel.dynamic_smem,
-                family=row.family, row=row.row.text,
-            )
+            kernel_launch(kernel, text, l.operands, l.results, body.hash, row.family, row.row.text, l.at_build)
             if isinstance(l, KernelLaunch) and l.results == chosen.results
             else l
             for l in s.plan.launches
-        )  # fmt: skip
+        )
         assert_right(s, replace(s.plan, launches=launches), folder, terms=2304, stores=2)
 
 
