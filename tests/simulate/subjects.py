@@ -29,7 +29,7 @@ LONG: Final = {
     "mma_boxes": (
         one("linear 33x40x264", B.linear(33, 40, 264), True),
         one("k by n, bias", B.linear(24, 40, 392, bias=True, trans_b=False, act=True)),
-        one("row scalars from the tiles", B.scaled_linear(33, 24, 520)),
+        one("greatest of a row from the tiles", B.scaled_linear(33, 24, 520, by="max"), True),
         one("sum by name", B.linear(40, 32, S, "f16", trans_a=True, trans_b=False), True, s=389),
     ),
     "wgmma": (

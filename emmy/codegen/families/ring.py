@@ -192,7 +192,6 @@ def boxed_ring(
             coming = add(t, ring.depth - 1)
             with loop.when(both(compare("==", TID, 0), lt(coming, count))) as one:
                 ask(one, coming, True)
-            loop.emit(WarpSync())
             with loop.loop("s", steps - 1, start=1, unroll=0) as (c, s):
                 step(c, s)
             _release(loop, take)
