@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from os.path import commonprefix
 from typing import Final
 
 from emmy.egraph.anchors import elements
@@ -424,4 +423,9 @@ class Selection:
 def _agreement(pin: Pin, row: Row) -> tuple[int, int]:
     """How many of the pin's settings the row has, and how many characters its values begin with as the pin's do."""
     pairs = [(row.at(knob, step).text, value.text) for knob, step, value in pin.settings]
-    return sum(a == b for a, b in pairs), sum(len(commonprefix([a, b])) for a, b in pairs)
+    return sum(a == b for a, b in pairs), sum(_common(a, b) for a, b in pairs)
+
+
+def _common(a: str, b: str) -> int:
+    """With how many of the same characters both begin."""
+    return next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

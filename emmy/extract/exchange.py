@@ -11,13 +11,16 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from emmy.errors import StoreError
 from emmy.extract import schema
 from emmy.extract.checks import checked
 from emmy.extract.outside import read_json
 from emmy.extract.store import Store
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 FORMAT: Final = "emmy-evidence"
 Format = Literal["jsonl", "parquet"]
@@ -49,7 +52,7 @@ def save(store: Store, path: Path, form: Format | None = None) -> Counts:
     return {t: len(rows) for t, rows in tables.items()}
 
 
-def write_lines(tables: Mapping[str, list[tuple[Any, ...]]], file: TextIO) -> None:
+def write_lines(tables: Mapping[str, list[tuple[Any, ...]]], file: SupportsWrite[str]) -> None:
     file.write(json.dumps({"format": FORMAT, "version": schema.VERSION}) + "\n")
     for table, rows in tables.items():
         names = [c for c, _ in schema.COLUMNS[table]]

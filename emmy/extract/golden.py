@@ -302,8 +302,8 @@ class _Check:
         return value
 
     def number(self, row: Mapping[str, object], key: str) -> float:
-        value = row.get(key, 0.0)
-        if not is_number(value) or value < 0:  # type: ignore[operator]
+        value: Any = row.get(key, 0.0)
+        if not is_number(value) or value < 0:
             raise self.wrong(key, "a number that is not negative")
         return float(value)
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from emmy.inspect.evaluate import LIMITS, BodyRegret, FailureKind, FamilyRegret, Variants
-from emmy.inspect.summary import WIDTH, short_row
+from emmy.inspect.summary import WIDTH
+from emmy.ir.schedule import short_row
 
 NAME: Final = 26
 HEADS: Final = ("median", "p95", "worst", "rank", "~")

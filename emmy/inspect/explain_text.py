@@ -8,7 +8,8 @@ from typing import Final
 
 from emmy.inspect.evaluate_text import wrapped
 from emmy.inspect.explain import Alternative, Explained
-from emmy.inspect.summary import WIDTH, short_row
+from emmy.inspect.summary import WIDTH
+from emmy.ir.schedule import short_row
 from emmy.saturation import Saturation
 
 # How many refusals of one sort are told of each launch; `--json` has all.

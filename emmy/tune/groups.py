@@ -20,6 +20,7 @@ from emmy.ir.dtype import DTYPES
 from emmy.ir.evaluate import evaluate, integer
 from emmy.ir.kernel import Kernel
 from emmy.ir.loop import Body, Expr, Fold, Load, Online, Op, Scan, Tensor
+from emmy.ir.plan import tensor_maps
 from emmy.ir.schedule import Row, Scheduled
 from emmy.ir.target import Target
 
@@ -103,15 +104,13 @@ def source_of(kernel: Kernel) -> Source:
 
 def launch_json(kernel: Kernel, source_id: str, buffers: Sequence[str], sizes: Mapping[str, int]) -> Json:
     """A launch as the runner takes it: everything that the kernel says of its launch, at concrete sizes."""
-    pointers = [p.name for p in kernel.params if p.role != "size"]
     maps = [
         {
-            "arg": pointers.index(m.param), "dtype": m.type,
-            "offset": 0 if m.offset is None else integer(m.offset, sizes),
+            "arg": m.argument, "dtype": m.type, "offset": integer(m.offset, sizes),
             "shape": [integer(e, sizes) for e in m.shape], "strides": [integer(e, sizes) for e in m.strides],
             "box": list(m.box), "swizzle": m.swizzle,
         }
-        for m in kernel.maps
+        for m in tensor_maps(kernel)
     ]  # fmt: skip
     launch: Json = {
         "kernel": source_id, "args": list(buffers), "sizes": [sizes[p.name] for p in kernel.params if p.role == "size"],
@@ -151,7 +150,8 @@ def make_group(
     names = [f"out{k}" if o.into < 0 else f"in{o.into}" for k, o in enumerate(body.outs)]
     allowed = tolerance(body, work)
     json: Json = {
-        "id": group_id(body, bound), "body": body.hash, "text": body.text, "sizes": bound, "name": name, "buffers": buffers,
+        "id": group_id(body, bound), "body": body.hash, "text": body.text, "sizes": bound, "name": name,
+        "buffers": buffers,
         "least_seconds": least_seconds(body, work, target), "check": "", "anchor": "", "expected": {},
         "tolerance": {n: allowed[k] for k, n in enumerate(names)}, "candidates": [],
     }  # fmt: skip

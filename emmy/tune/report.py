@@ -141,7 +141,9 @@ def plan_lines(c: Compared) -> list[str]:
     both = [("untuned", c.untuned), ("tuned", c.tuned)] if c.untuned.key != c.tuned.key else [("the plan", c.tuned)]
     for name, t in both:
         wide = f" (a gap of {t.gap:+.0%})" if abs(t.gap) > GAP else ""
-        lines += _folded(f"whole plan, {name}: {_micro(t.whole)} us, the sum of its launches {_micro(t.parts)} us{wide}")
+        lines += _folded(
+            f"whole plan, {name}: {_micro(t.whole)} us, the sum of its launches {_micro(t.parts)} us{wide}"
+        )
     if c.keep == "untuned":
         lines.append("the untuned plan is faster as a whole: compile keeps it")
     return lines

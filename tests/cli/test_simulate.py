@@ -77,3 +77,14 @@ def test_a_finding_is_printed_and_exits_with_1(emmy: Emmy, broken: None) -> None
     done = emmy("simulate", "-c", "nn.RMSNorm(512)(torch.randn(2, 512))", *TARGET, "--pin", "WORK=t128,REDUCE=coop")
     assert done.code == 1 and "shared race" in done.out and "thread" in done.out
     assert "1 with findings or wrong values" in done.out
+
+
+def test_sampled_rows_honour_a_pin_and_are_all_named(emmy: Emmy) -> None:
+    done = emmy("simulate", "-c", NORM, *TARGET, "--all-rows", "3", "--pin", "REDUCE=coop")
+    rows = [line for line in done.out.splitlines() if " WORK=" in line]
+    assert rows and all("REDUCE=coop," in f"{r.split()[1]}," for r in rows)
+    assert len(rows) == sum(line.startswith("k_rms_norm") for line in done.out.splitlines())
+
+
+def test_a_seed_that_no_generator_takes_is_wrong_usage(emmy: Emmy) -> None:
+    assert emmy("simulate", "-c", NORM, *TARGET, "--seed", "9" * 23).code == 2

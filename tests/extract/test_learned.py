@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import warnings
+import zipfile
 from dataclasses import replace
 
 import numpy as np
@@ -142,3 +145,58 @@ def test_a_damaged_file_costs_the_tier_not_the_compile(tmp_path):
     assert chosen is ANALYTIC and "the analytic prior answers" in note
     with pytest.raises(StoreError):
         prior_of(TARGET, tmp_path, "learned")
+
+
+def repacked(path, changes=None, method=zipfile.ZIP_STORED, twice=()):
+    with zipfile.ZipFile(path) as old:
+        members = {n: old.read(n) for n in old.namelist()}
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "w", method) as new:
+        warnings.simplefilter("ignore")
+        for name, data in members.items():
+            new.writestr(name, (changes or {}).get(name, lambda d: d)(data))
+        for name in twice:
+            new.writestr(name, members[name])
+
+
+LEAF = f"{POOLED}.leaf.npy"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {LEAF: lambda d: b"hello"},
+        {LEAF: lambda d: d.replace(b"'fortran_order'", b"[[[[[[[[[[[[[[[")},
+        {LEAF: lambda d: re.sub(rb"'shape': \(\d+, \d+\), ", b"'shape': (999999999,), ", d)},
+        {LEAF: lambda d: d.replace(b"<f8", b"|O8")},
+        {LEAF: lambda d: d[:-8]},
+        {LEAF: lambda d: d[:-8] + np.float64(1e308).tobytes()},
+        {"gpu.npy": lambda d: d[:-4] + b"\xff\xff\xff\x7f"},
+    ],
+)
+def test_a_member_that_is_no_array_of_ours_is_refused(prior, tmp_path, changes):
+    path = tmp_path / "p.npz"
+    save(prior, path)
+    repacked(path)
+    load(path)
+    repacked(path, changes)
+    with pytest.raises(StoreError, match=r"p\.npz"):
+        load(path)
+
+
+def test_an_archive_that_numpy_would_not_write_is_refused(prior, tmp_path):
+    path = tmp_path / "p.npz"
+    save(prior, path)
+    repacked(path, method=zipfile.ZIP_LZMA)
+    with pytest.raises(StoreError, match="packed"):
+        load(path)
+    save(prior, path)
+    repacked(path, twice=[LEAF])
+    with pytest.raises(StoreError, match="stands twice"):
+        load(path)
+    save(prior, path)
+    data = bytearray(path.read_bytes())
+    for at in (m.start() for m in re.finditer(b"PK\x01\x02", bytes(data))):
+        data[at + 8] |= 1
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match="encrypted"):
+        load(path)

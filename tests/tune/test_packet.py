@@ -124,6 +124,9 @@ def test_results_become_measurements_of_the_card_and_its_compiler(written: Path,
     store = Store(tmp_path / "e.duckdb")
     assert record_results(written, results(written, tmp_path), store) == (2, 1)
     cold, warm = sorted(store.measurements(), key=lambda m: m.regime.l2)
+    assert [k.body for k in store.kernels()] == [cold.body], (
+        "without its Loop IR a body is neither reviewed nor learnt from"
+    )
     assert cold.regime == Regime("H200", 90, "nvrtc-13.0") and warm.regime.l2 == "warm"
     assert (cold.median, cold.n, cold.clock_before, cold.when) == (2e-6, 10, 1.9e9, 5.0)
     assert store.snapshot([cold.body], cold.regime).failed(cold.body)[0].stage == "timeout"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from emmy.errors import LoweringError, StoreError
+from emmy.extract import exchange
 from emmy.extract.records import STAND_IN, Measurement, PlanMeasurement, Regime
 from emmy.extract.store import Store
 from emmy.frontend.source import load
@@ -277,7 +278,24 @@ def test_a_disk_that_stays_full_is_an_error_that_names_where_the_results_are(
     with pytest.raises(StoreError, match="18 results could not be written"):
         run()
     (saved,) = tmp_path.glob("emmy-unsaved-*.jsonl")
-    assert len(saved.read_text().splitlines()) == 18
+    monkeypatch.undo()
+    assert exchange.load(run.store, saved)["measurement"] == 18
+    assert len(run.store.measurements()) == 18 and run.store.kernels()
+
+
+def test_a_search_that_is_killed_leaves_the_bodies_of_what_it_measured(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    true = Store.record_measurements
+
+    def watched(self: Store, measurements: Any) -> None:
+        seen.append(len(self.kernels()))
+        true(self, measurements)
+
+    monkeypatch.setattr(Store, "record_measurements", watched)
+    run()
+    assert seen and min(seen) > 0
 
 
 def test_a_clock_that_jumps_back_neither_ends_the_search_nor_reorders_results(
