@@ -20,9 +20,12 @@ from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from emmy.ir.plan import TensorMap
 
 # Largest difference in units of `tests.codegen.check.distance` (the result type's epsilon, at least 2^-20): elementary
 # functions differ by some units in the last place, a sum in another order by as much as the suite's tolerance.
@@ -68,7 +71,7 @@ def prepare(o: argparse.Namespace) -> int:
     for r in bad:
         print(f"{r['name']}: {r['findings'][0]}")
     (o.out / "samples.json").write_text(json.dumps(records))
-    np.savez_compressed(o.out / "arrays.npz", **arrays)  # type: ignore[arg-type]
+    np.savez_compressed(o.out / "arrays.npz", **arrays)  # type: ignore[arg-type]  # its own parameter is a bool
     return int(bool(bad))
 
 
@@ -93,6 +96,7 @@ def prepare_one(group: str, name: str, case: Any, kernel: Any, kind: str, seed: 
     """A launch's record and its arrays as bytes: x0 .. operands, y0 .. results, z0 .. what results held before."""
     from emmy.codegen.cuda import source
     from emmy.ir.evaluate import integer
+    from emmy.ir.plan import tensor_maps
     from tests.simulate.runner import found, initial, simulate_case
 
     inputs = case.inputs(seed, kind)
@@ -106,23 +110,22 @@ def prepare_one(group: str, name: str, case: Any, kernel: Any, kind: str, seed: 
         "types": [p.type for p in kernel.params if p.role == "out"],
         "shapes": [list(r.shape) for r in results],
         "sizes": [case.sizes[p.name] for p in kernel.params if p.role == "size"],
-        "maps": [bound_map(m, kernel, case.sizes) for m in kernel.maps], "cluster": list(kernel.cluster),
+        "maps": [bound_map(m, case.sizes) for m in tensor_maps(kernel)], "cluster": list(kernel.cluster),
         "dependent": kernel.dependent, "operands": len(inputs), "exact": case.exact and kind == "integer",
         "findings": [str(f) for f in simulation.findings],
     }  # fmt: skip
     return record, held
 
 
-def bound_map(m: Any, kernel: Any, sizes: Mapping[str, int]) -> Record:
+def bound_map(m: TensorMap, sizes: Mapping[str, int]) -> Record:
     """A tensor map with its sizes known; strides in bytes, the innermost left out, as the driver takes it."""
     from emmy.ir.evaluate import integer
     from emmy.ir.kernel import BYTES
 
-    tensors = [p.name for p in kernel.params if p.role != "size"]
     return {
-        "argument": tensors.index(m.param), "type": m.type, "shape": [integer(e, sizes) for e in m.shape],
+        "argument": m.argument, "type": m.type, "shape": [integer(e, sizes) for e in m.shape],
         "strides": [BYTES[m.type] * integer(e, sizes) for e in m.strides[:-1]], "box": list(m.box),
-        "swizzle": m.swizzle, "offset": BYTES[m.type] * integer(m.offset, sizes) if m.offset is not None else 0,
+        "swizzle": m.swizzle, "offset": BYTES[m.type] * integer(m.offset, sizes),
     }  # fmt: skip
 
 

@@ -34,9 +34,9 @@ class KernelConfig:
     memory past the registers.  `hold_m` x `hold_n`: the points of a tile that a worker holds (a warp's, or a thread's
     where products are made on plain threads; 0: about as many in each direction); one thread's columns in `attention`
     on plain threads.  `group`: rows of tiles that blocks which start together cover (0: the grid's rows one by one).
-    `persist` blocks stay for several tiles, `turns` between two groups of warps (ping-pong); `shares` blocks of a cluster
-    read a tile together; `staged` results leave through shared memory; `swapped`: the second factor lies along the
-    instruction's rows (wgmma).
+    `persist` blocks stay for several tiles, `turns` between two groups of warps (ping-pong); `shares` blocks of a
+    cluster read a tile together; `staged` results leave through shared memory; `swapped`: the second factor lies along
+    the instruction's rows (wgmma).
     """
 
     family: Family
