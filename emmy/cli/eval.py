@@ -44,9 +44,9 @@ class VariantsOptions(EvalOptions, _BodyFirst):
 
 @dataclass(frozen=True)
 class RegretOptions(EvalOptions):
-    prior: Annotated[
-        str, Opt("--prior", help="learned (refitted without each body and its model) or analytic.")
-    ] = "learned"
+    prior: Annotated[str, Opt("--prior", help="learned (refitted without each body and its model) or analytic.")] = (
+        "learned"
+    )
     check: Annotated[bool, Opt("--check", help="Exit with 1 when the regret is above what it is held to.")] = False
 
 
@@ -79,6 +79,7 @@ def variants_command(o: VariantsOptions) -> None:
     from emmy.errors import UsageError
     from emmy.inspect.evaluate import variants
     from emmy.inspect.evaluate_text import skipped_lines, variants_lines
+
     found = measured(o, open_store(o))
     chosen = [b for b in found.bodies if not o.body or b.name == o.body or b.body.hash.startswith(o.body)]
     if o.body and not chosen:
