@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 from collections.abc import Iterator
@@ -75,6 +76,8 @@ def main() -> None:
         raise SystemExit(1) from None
     except OSError as e:  # what a command writes itself: a full disk, a closed pipe
         print(f"emmy: {e}", file=sys.stderr)
+        if e.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+            print("  free space where it writes, or name another folder for scratch files with TMPDIR", file=sys.stderr)
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         print("emmy: interrupted", file=sys.stderr)

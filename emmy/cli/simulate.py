@@ -60,6 +60,7 @@ def simulate_command(o: SimulateOptions) -> None:
 
 
 def _lines(found: Sequence[Simulated], sampled: bool) -> list[str]:
+    from emmy.inspect.evaluate_text import wrapped
     from emmy.ir.schedule import short_row
 
     if not found:
@@ -78,7 +79,8 @@ def _lines(found: Sequence[Simulated], sampled: bool) -> list[str]:
             f"{k.registers:>5}"
         )
         if not d.ok or sampled:
-            lines.append(f"  {d.family} {short_row(d.row)}{' (chosen)' if sampled and d.chosen else ''}")
+            lines.append(f"  {d.family}{' (chosen)' if sampled and d.chosen else ''}")
+            lines += wrapped(short_row(d.row), 4)
         lines += [f"  {f}" for f in d.findings]
         lines += [f"  {c}" for c in d.compared if not c.ok]
     bad = sum(not d.ok for d in found)

@@ -1,3 +1,4 @@
+import errno
 import logging
 import subprocess
 import sys
@@ -104,3 +105,12 @@ def test_what_emmy_logs_is_told_like_a_note_and_once(emmy: Emmy, monkeypatch: py
     monkeypatch.setattr("emmy.frontend.source.load", warns)
     for _ in range(2):
         assert emmy("compile", "m.pt2").err == "emmy: the cache is full\nemmy: enough\n"
+
+
+def test_a_full_disk_says_what_to_do(emmy: Emmy, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("emmy.frontend.source.load", full)
+    stopped = emmy("compile", "-c", "torch.neg(torch.randn(8))")
+    assert stopped.code == 1 and "TMPDIR" in stopped.err and "Traceback" not in stopped.err

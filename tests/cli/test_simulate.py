@@ -82,9 +82,16 @@ def test_a_finding_is_printed_and_exits_with_1(emmy: Emmy, broken: None) -> None
 def test_sampled_rows_honour_a_pin_and_are_all_named(emmy: Emmy) -> None:
     done = emmy("simulate", "-c", NORM, *TARGET, "--all-rows", "3", "--pin", "REDUCE=coop")
     rows = [line for line in done.out.splitlines() if " WORK=" in line]
-    assert rows and all("REDUCE=coop," in f"{r.split()[1]}," for r in rows)
+    assert rows and all("REDUCE=coop," in f"{r.strip()}," for r in rows)
     assert len(rows) == sum(line.startswith("k_rms_norm") for line in done.out.splitlines())
 
 
 def test_a_seed_that_no_generator_takes_is_wrong_usage(emmy: Emmy) -> None:
     assert emmy("simulate", "-c", NORM, *TARGET, "--seed", "9" * 23).code == 2
+
+
+def test_a_pin_that_says_too_little_is_shown_the_rows_that_begin_like_it(emmy: Emmy) -> None:
+    factors = "x=torch.randn(64,64,dtype=torch.bfloat16); y=torch.randn(64,64,dtype=torch.bfloat16); x @ y"
+    refused = emmy("simulate", "-c", factors, *TARGET, "--pin", "TILE=wgmma_m64n64k16_bf16_f32")
+    near = refused.err.split("legal rows are:")[1].splitlines()[1:]
+    assert refused.code == 2 and near and all("TILE=wgmma_m64n64k16_bf16_f32/" in row for row in near)

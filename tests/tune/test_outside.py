@@ -14,6 +14,9 @@ from emmy.extract.golden import read_golden
 from emmy.extract.outside import is_number, read_json
 from emmy.extract.store import Store
 from emmy.tune.packet import read_packet, read_results
+from emmy.tune.runner.main import main
+from emmy.tune.runner.manifest import BadPacket
+from emmy.tune.runner.measure import measured_before
 
 DEEP = "[" * 100_000
 LONG = "9" * 6000
@@ -94,3 +97,22 @@ def test_a_manifest_that_names_a_key_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"format": "emmy-packet", "format": "emmy-packet", "version": 1}')
     with pytest.raises(EmmyError, match="'format' stands twice"):
         read_packet(tmp_path)
+
+
+@pytest.mark.parametrize("line", [DEEP, "5", "notjson"])
+def test_results_that_are_none_are_named_before_anything_is_measured(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text(f'{{"group": "g", "id": "a"}}\n{line}\n')
+    with pytest.raises(BadPacket, match=r"results\.jsonl, line 2"):
+        measured_before(path)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--devices", "x"], ["--devices", "0,,1"], ["--seconds", "nan"], ["--seconds", "-1"], ["--jobs", "0"]]
+)
+def test_a_runner_refuses_arguments_that_say_nothing(
+    tmp_path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(tmp_path, arguments)
+    assert end.value.code == 2 and "write" in capsys.readouterr().err

@@ -21,15 +21,14 @@ def main(folder: Path, arguments: Sequence[str] | None = None) -> int:
     p = argparse.ArgumentParser(description="Measure the kernels of a packet: one JSON line a candidate.")
     p.add_argument("packet", nargs="?", type=Path, default=folder)
     p.add_argument("--out", type=Path, help="results, one JSON line a candidate (default: PACKET/results.jsonl)")
-    p.add_argument("--devices", default="0", help="GPUs to use: 0,1")
-    p.add_argument("--jobs", type=int, help="sources compiled at once (default: one a core)")
-    p.add_argument("--seconds", type=float, default=math.inf, help="stop after so long; the same command resumes")
+    p.add_argument("--devices", type=_devices, default=[0], help="GPUs to use: 0,1")
+    p.add_argument("--jobs", type=_jobs, help="sources compiled at once (default: one a core)")
+    p.add_argument("--seconds", type=_seconds, default=math.inf, help="stop after so long; the same command resumes")
     o = p.parse_args(arguments)
     out = o.out or o.packet / "results.jsonl"
     began = time.monotonic()
     try:
-        ordinals = [int(d) for d in o.devices.split(",")]
-        results = measure_packet(o.packet, out, ordinals, o.jobs, o.seconds)
+        results = measure_packet(o.packet, out, o.devices, o.jobs, o.seconds)
     except (BadPacket, RuntimeError, ValueError, OSError) as e:
         print(f"runner: {e}", file=sys.stderr)
         if isinstance(e, RuntimeError):
@@ -41,3 +40,26 @@ def main(folder: Path, arguments: Sequence[str] | None = None) -> int:
     seconds = time.monotonic() - began
     print(f"{results.ok} measured, {results.failed} failed in {seconds:.1f} s: {out}", file=sys.stderr)
     return 0
+
+
+def _devices(text: str) -> list[int]:
+    numbers = text.split(",")
+    if not all(n.isascii() and n.isdigit() and len(n) <= 3 for n in numbers):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of GPUs: write 0 or 0,1")
+    return list(dict.fromkeys(int(n) for n in numbers))
+
+
+def _jobs(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= 1024:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of jobs: write 1 to 1024")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: write a number of seconds above 0")
+    return seconds

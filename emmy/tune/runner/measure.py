@@ -15,22 +15,34 @@ from typing import Any
 
 from .compiler import compile_source, nvrtc_version
 from .device import Device
-from .manifest import read_manifest
+from .manifest import BadPacket, read_manifest
 from .tasks import batches, kernel_of, task_of, with_data
 
 Json = dict[str, Any]
 
 
 def measured_before(path: Path) -> set[str]:
-    """Candidates that a results file has; a line that a killed run left unfinished is cut off."""
+    """Candidates that a results file has; a line that a killed run left unfinished is cut off.
+
+    BadPacket names the line that is no result.
+    """
     if not path.exists():
         return set()
     data = path.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
     if len(whole) < len(data):
         path.write_bytes(whole)
-    lines = [json.loads(l) for l in whole.splitlines() if l.strip()]
-    return {f"{l['group']}/{l['id']}" for l in lines if "group" in l}
+    found = set()
+    for k, text in enumerate(whole.splitlines(), 1):
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError) as e:
+            raise BadPacket(f"{path}, line {k} is not JSON: {e}") from e
+        if not isinstance(line, dict):
+            raise BadPacket(f"{path}, line {k} is no result")
+        if "group" in line:
+            found.add(f"{line['group']}/{line.get('id')}")
+    return found
 
 
 class Results:
