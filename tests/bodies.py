@@ -66,17 +66,20 @@ def matvec(n: Extent, k: Extent, dtype: str = "bf16") -> Body:
     return linear(1, n, k, dtype)
 
 
-def scaled_linear(m: Extent, n: Extent, k: Extent, dtype: str = "bf16", by: str = "rms") -> Body:
+def scaled_linear(m: Extent, n: Extent, k: Extent, dtype: str = "bf16", by: str = "rms",
+                  trans_a: bool = False) -> Body:  # fmt: skip
     """x * W.T times 1 / root mean square of x's rows: a normalization whose weight is part of W.
 
-    `by` max or min: plus the greatest or least element of x's row instead.
+    `by` max or min: plus the greatest or least element of x's row instead.  `trans_a` stores x as [k, m].
     """
     i, j = axes(m, n)
     r, q = ax("r", extent(k)), ax("q", extent(k))
-    total = fold("sum", r, scalar("mul", load(0, (i, r), dtype), load(1, (j, r), dtype)), dtype)
-    element = load(0, (i, q), dtype)
+    at = (lambda k: (k, i)) if trans_a else (lambda k: (i, k))
+    total = fold("sum", r, scalar("mul", load(0, at(r), dtype), load(1, (j, r), dtype)), dtype)
+    element = load(0, at(q), dtype)
     value = scalar("mul", total, rms_scale(element, q)) if by == "rms" else scalar("add", total, fold(by, q, element))
-    slots = [Tensor(dtype, (i.extent, r.extent)), Tensor(dtype, (j.extent, r.extent))]
+    x_shape = (r.extent, i.extent) if trans_a else (i.extent, r.extent)
+    slots = [Tensor(dtype, x_shape), Tensor(dtype, (j.extent, r.extent))]
     return body([Out((i, j), (i, j), value, Tensor(dtype, (i.extent, j.extent)))], slots)
 
 

@@ -100,3 +100,11 @@ def test_gathered_extremes_of_rows_of_one_sign_are_right(kind: str) -> None:
         expected = evaluate(body, given, {})
         assert not done.findings
         assert check.distance(body, [done.outputs[names[-1]].reshape(128, 64)], expected) < 1.0
+
+
+@pytest.mark.parametrize("part", ["w8x1+p4,", "/c2", "w1x"])
+def test_row_scalars_of_a_factor_that_is_stored_transposed_are_right(part: str) -> None:
+    """Its tiles' rows run along m: no row of a tile belongs to one scalar, so none is gathered."""
+    body = bodies.scaled_linear(264, 136, 136, trans_a=True)
+    for scheduled in sampled(body, SMALL, part, 2, seed=hash_of(part)):
+        assert_right(body, SMALL, scheduled)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from emmy.ir.build import cast, scalar
-from emmy.ir.loop import Body, Expr, Op, Out, Tensor, ax, const, fold, load
+from emmy.ir.loop import Body, Expr, Op, Out, Tensor, ax, const, fold, load, op
 from emmy.ir.views.coarse import coarse, one_plus_tanh
 
 N = 64
@@ -49,5 +49,5 @@ def test_the_factor_of_gelu_is_recognized_either_way_round() -> None:
     u = x("bf16")
     t = scalar("tanh", u)
     one = const(1.0, "f32")
-    assert one_plus_tanh(scalar("add", t, one)) is u
+    assert one_plus_tanh(op("add", t, one, dtype="f32")) is u and one_plus_tanh(op("add", one, t, dtype="f32")) is u
     assert one_plus_tanh(scalar("add", t, const(2.0, "f32"))) is None

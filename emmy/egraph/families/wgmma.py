@@ -50,7 +50,7 @@ def facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | str:
         known.setdefault("wgmma-operands", []).append((*h, len(v.parts_a), len(v.parts_b), len(v.sums)))
         known.setdefault("wgmma-runs", []).append((*h, *left, *right))
         known.setdefault("wgmma-scalars", []).append((*h, len(v.scalars_m), len(v.scalars_n)))
-        known.setdefault("wgmma-passing", []).append((*h, 0 if way or "own" in left else len(passing(v))))
+        known.setdefault("wgmma-passing", []).append((*h, 0 if way else len(passing(v))))
     return known
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from emmy.ir.loop import Ax, Expr, Fold, Load
+from emmy.ir.views.access import run_side
 from emmy.ir.views.contraction_view import ContractionView
 from emmy.ir.views.product import Part, outside_folds, top_folds
 
@@ -58,10 +59,16 @@ def gathered(
 
 
 def passing(view: ContractionView) -> list[Fold]:
-    """The row scalars of the results that the left factor's tiles give, where they are staged as they lie in memory."""
+    """The row scalars of the results that the left factor's tiles give, where they are staged as they lie in memory.
+
+    A tile's rows must run along the summed axis: who reads a row reads what belongs to one scalar.
+    """
     if len(view.parts_a) != 1 or view.parts_a[0].plain is None:
         return []
-    return gathered(ordered(view.scalars_m), view.parts_a[0], view.m, view.k)
+    part = view.parts_a[0]
+    if run_side(part, view.body, view.m, view.k) != "k":
+        return []
+    return gathered(ordered(view.scalars_m), part, view.m, view.k)
 
 
 __all__ = ["COMBINE", "gathered", "ordered", "passing"]
