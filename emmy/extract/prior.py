@@ -59,7 +59,7 @@ TERMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """What microbenchmarks leave open, fitted on H200 measurements by experiments/fit_prior.py."""
+    """What microbenchmarks leave open, fitted on H200 measurements by experiments/fit_prior.py but where it is said."""
 
     norm: float = 2.84  # how far the roofs overlap: 1 would add them, infinity take the largest
     serial_norm: float = 3.33  # how far waiting hides behind them
@@ -69,6 +69,7 @@ class Constants:
     l2_bytes: float = 44.0  # an SM's share of L2 bandwidth, a clock
     barrier_clocks: float = 148.0
     step_clocks: float = 175.0  # of a tiled kernel's step beside products and loads
+    # the next two, and CLUSTER_SECONDS, are estimates that no fit has touched: the learned prior corrects them
     slot_clocks: float = 60.0  # the same of a step whose tile TMA brought and whose products run by themselves
     stay_clocks: float = 600.0  # from one tile of a block that stays to the next
     sync_clocks: float = 234.0  # more of such a step where threads carry the tiles by hand

@@ -12,7 +12,6 @@ import math
 
 from emmy.codegen.expr import BID, TID, Code, add, call, compare, div, elem, f32, lt, mod, mul, select
 from emmy.codegen.families.attention_mma import INF, lower_attention_mma
-from emmy.codegen.families.blocks import extent
 from emmy.codegen.families.epilogue import Epilogue, Side
 from emmy.codegen.families.frame import Env, Frame, fits
 from emmy.codegen.scalar import Scalars
@@ -22,6 +21,7 @@ from emmy.ir.kernel import Bin, Kernel, Var, X
 from emmy.ir.loop import Body, Const, Expr, const
 from emmy.ir.schedule import Row
 from emmy.ir.views.attention_view import AttentionView, attention_view
+from emmy.ir.views.box import points
 
 
 def lower_attention(body: Body, row: Row, scalars: Scalars, name: str, comment: str) -> Kernel:
@@ -41,11 +41,11 @@ class _Threads:
 
     def kernel(self) -> Kernel:
         v, f, code = self.v, self.f, self.code
-        groups = idiv(iadd(extent(v.c), self.columns - 1), self.columns)
-        points = imul(imul(extent(v.batch), extent(v.m)), groups)
-        grid = (idiv(iadd(points, self.threads - 1), self.threads), const(1), const(1))
+        groups = idiv(iadd(points(v.c), self.columns - 1), self.columns)
+        count = imul(imul(points(v.batch), points(v.m)), groups)
+        grid = (idiv(iadd(count, self.threads - 1), self.threads), const(1), const(1))
         id = code.let("id", add(mul(BID, self.threads), TID))
-        with code.when(lt(id, f.count(points))) as inside:
+        with code.when(lt(id, f.count(count))) as inside:
             column = inside.let("column", mul(mod(id, f.count(groups)), self.columns))
             row = inside.let("row", div(id, f.count(groups)))
             rows = f.total(v.m)

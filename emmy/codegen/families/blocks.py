@@ -10,6 +10,7 @@ from emmy.codegen.families.frame import Frame
 from emmy.ir.build import iadd, idiv, imul
 from emmy.ir.kernel import Lit, X
 from emmy.ir.loop import Ax, Expr, const
+from emmy.ir.views.box import points
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,9 @@ class Blocks:
     n_total: X
 
 
-def extent(axes: Sequence[Ax]) -> Expr:
-    total: Expr = const(1)
-    for a in axes:
-        total = imul(total, a.extent)
-    return total
-
-
 def tiles_of(axes: Sequence[Ax], tile: int) -> Expr:
     """The number of tiles that cover the axes' points, as a Loop IR integer."""
-    return idiv(iadd(extent(axes), tile - 1), tile)
+    return idiv(iadd(points(axes), tile - 1), tile)
 
 
 def place_blocks(
@@ -48,7 +42,7 @@ def place_blocks(
     """
     code = frame.code if code is None else code
     rows, columns = tiles_of(m, tile_m), tiles_of(n, tile_n)
-    grid = (imul(extent(batch), imul(rows, columns)), const(1), const(1))
+    grid = (imul(points(batch), imul(rows, columns)), const(1), const(1))
     tm, tn = frame.count(rows), frame.count(columns)
     m_total, n_total = frame.total(m), frame.total(n)
     per_batch = mul(tm, tn)

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from emmy.codegen.expr import BID, TID, Code, add, compare, div, i32, lt, mod, mul, select, sub
-from emmy.codegen.families.blocks import Blocks, place_blocks
+from emmy.codegen.families.blocks import Blocks, place_blocks, tiles_of
 from emmy.codegen.families.frame import Frame
 from emmy.codegen.families.wgmma_gather import Gather
 from emmy.codegen.families.wgmma_results import Results
@@ -49,6 +49,7 @@ from emmy.ir.kernel import (
 )
 from emmy.ir.loop import Body, Expr, const
 from emmy.ir.schedule import Row
+from emmy.ir.views.box import points
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
 from emmy.ir.warpgroups import GROUP, Warpgroups
 
@@ -84,10 +85,7 @@ class _Wgmma:
         code.emit(InitRings())
         self._together(code)
         blocks = None if c.persist else self._blocks(code, div(BID, c.parts * c.cluster))
-        if blocks is not None:
-            self.results.scalars_of(blocks, code)
-        else:
-            self.results.scalars_of(self._blocks(Code(f.scalars.names), BID), None)
+        self.results.scalars_of(blocks, code)
         producer_registers, consumer_registers, resident = c.registers(len(self.v.sums))
         producer = Role("producer", 4, producer_registers, tuple(self._producer(blocks).statements))
         consumer = Role("consumer", 4 * c.groups, consumer_registers, tuple(self._consumer(blocks).statements))
@@ -116,7 +114,8 @@ class _Wgmma:
 
     def _count(self) -> Expr:
         """How many tiles (with clusters: pairs of them) there are."""
-        return self._blocks(Code(self.f.scalars.names), BID).grid[0]
+        v, c = self.v, self.c
+        return imul(points(v.batch), imul(tiles_of(v.m, c.long * c.cluster), tiles_of(v.n, c.n)))
 
     def _tiles(self, code: Code, blocks: Blocks | None, work: Callable[[Code, Blocks], None], turn: X | None) -> None:
         """`work(code, blocks)` for every tile of the block; with `turn` (0 or 1) for every other one."""

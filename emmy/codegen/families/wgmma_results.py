@@ -64,16 +64,20 @@ class Results:
         shape = (self.c.n, self.c.long) if self.c.swapped else (self.c.long, self.c.n)
         return Buffer(name, "f32", (shape[0], shape[1] + PAD))
 
-    def scalars_of(self, b: Blocks, code: Code | None) -> None:
-        """The results' row scalars; those that no tile gives are computed in `code`, before the threads part."""
+    def scalars_of(self, b: Blocks | None, code: Code) -> None:
+        """The results' row scalars; those that no tile gives are computed in `code`, before the threads part.
+
+        Without `b` blocks stay for several tiles, and tiles give all scalars.
+        """
         v, c = self.v, self.c
-        sides = (("m", v.scalars_m, v.m, c.long, b.m0), ("n", v.scalars_n, v.n, c.n, b.n0))
+        m0, n0, batch = (i32(0), i32(0), {}) if b is None else (b.m0, b.n0, b.batch)
+        sides = (("m", v.scalars_m, v.m, c.long, m0), ("n", v.scalars_n, v.n, c.n, n0))
         for side, scalars, own, rows, own0 in sides:
-            self.scalars.append(RowScalars(self.f, side, scalars, own, rows, own0, b.batch, c.threads))
+            self.scalars.append(RowScalars(self.f, side, scalars, own, rows, own0, batch, c.threads))
         self.passing = passing(v) if c.gathers else []
         for s in self.scalars:
             s.gathered.update(f for f in self.passing if f in s.buffers)
-            if code is not None:
+            if b is not None:
                 s.compute(code)
 
     def store(self, code: Code, b: Blocks, acc: Sequence[Var], row0: X, index: X) -> None:
