@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from egglog import bindings
 
@@ -132,9 +133,30 @@ class Signature:
     constructor: bool
 
 
+class _Graves(threading.local):
+    """For each thread, the e-graphs it made whose last reference another thread let go.
+
+    `kept` has the lists of all threads: what belongs to one that has ended can never be dropped.
+    """
+
+    kept: ClassVar[list[list[Any]]] = []
+
+    def __init__(self) -> None:
+        self.graphs: list[Any] = []
+        self.kept.append(self.graphs)
+
+
+_GRAVES: Final = _Graves()
+
+
 @dataclass(slots=True)
 class Egg:
-    """An e-graph with some rule files loaded.  `held` rules are left out; `constants` replace `@NAME@` in the text."""
+    """An e-graph with some rule files loaded.  `held` rules are left out; `constants` replace `@NAME@` in the text.
+
+    egglog's objects must die on the thread that made them, and Python collects an object that is part of a cycle (a
+    caught exception with its frames makes one) on whatever thread runs then.  Such a graph waits for its own thread,
+    which drops it when it makes its next one.
+    """
 
     held: frozenset[str] = frozenset()
     constants: dict[str, int] = field(default_factory=dict)
@@ -145,6 +167,15 @@ class Egg:
     # text by text, in the order in which they were added: of two rules that build one node the earlier text's is told
     ranks: dict[str, int] = field(default_factory=dict)
     texts: int = 0
+    _graves: list[Any] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._graves = _GRAVES.graphs
+        self._graves.clear()
+
+    def __del__(self) -> None:
+        if self._graves is not _GRAVES.graphs:
+            self._graves.append(self.graph)
 
     def load(self, *paths: Path) -> None:
         for path in paths:
@@ -199,11 +230,7 @@ class Egg:
         return [command[0], premises, actions + extra, *command[3:]]
 
     def _note(self, sexp: Any, name: str, extra: list[Any]) -> None:
-        """Adds who built each constructor under `sexp`.
-
-        A method and no closure: a function that calls itself keeps this e-graph alive in a cycle, and egglog's objects
-        must not be collected on another thread.
-        """
+        """Adds who built each constructor under `sexp`; no closure that calls itself: its cycle keeps graphs alive."""
         if isinstance(sexp, str):
             return
         for x in sexp[1:]:

@@ -1,12 +1,14 @@
 """An e-graph is gone when its last reader is.
 
-egglog's objects must be dropped on the thread that made them, and the collector of cycles runs on any thread: a
-reference cycle around an e-graph would end in an error that nobody can catch.
+egglog's objects must be dropped on the thread that made them, and the collector of cycles runs on any thread: there, an
+e-graph in a reference cycle would end in an error that nobody can catch.
 """
 
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -49,3 +51,54 @@ def test_schedule_e_graphs_are_gone_when_rows_are_there(before: int) -> None:
     rows = schedule_rows([body], target("sm_90a"), {}, rulesets())
     assert rows.rows[body.hash]
     assert alive() == before
+
+
+def test_an_e_graph_in_a_cycle_that_another_thread_collects_is_dropped_by_its_own(
+    before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", errors.append)
+    egg = Egg()
+    cycle: list[object] = [egg]
+    cycle.append(cycle)
+    waiting = egg._graves
+    del egg, cycle
+    collector = threading.Thread(target=gc.collect)
+    collector.start()
+    collector.join()
+    assert alive() == before and len(waiting) == 1
+    Egg()
+    assert not waiting and not errors
+
+
+def test_an_e_graph_that_another_thread_made_and_left_is_dropped_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", errors.append)
+    made: list[Egg] = []
+    dropped = threading.Event()
+
+    def work() -> None:
+        made.append(Egg())
+        dropped.wait()
+        Egg()
+
+    maker = threading.Thread(target=work)
+    maker.start()
+    while not made:
+        pass
+    made.clear()
+    dropped.set()
+    maker.join()
+    assert not errors
+
+
+def test_an_e_graph_outlives_the_thread_that_made_it_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", errors.append)
+    made: list[Egg] = []
+    maker = threading.Thread(target=lambda: made.append(Egg()))
+    maker.start()
+    maker.join()
+    made.clear()
+    gc.collect()
+    assert not errors
