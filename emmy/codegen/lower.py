@@ -23,7 +23,7 @@ from emmy.ir.kernel import Kernel
 from emmy.ir.loop import Body, const
 from emmy.ir.schedule import Row
 from emmy.ir.target import Target
-from emmy.ir.verify_kernel import verify
+from emmy.ir.verify.kernel import verify
 
 Lower = Callable[[Body, Row, Scalars, str, str], Kernel]
 FAMILIES: Final[dict[str, Lower]] = {

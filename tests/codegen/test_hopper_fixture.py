@@ -13,7 +13,7 @@ from emmy.codegen.simulate import simulate
 from emmy.ir.kernel import Kernel
 from emmy.ir.show_kernel import show_kernel
 from emmy.ir.target import target
-from emmy.ir.verify_kernel import verify
+from emmy.ir.verify.kernel import verify
 from emmy.runtime.nvrtc import Compiled, Job, compile_job, compile_many
 from tests.codegen.hopper_fixture import hopper_gemm
 

@@ -12,8 +12,8 @@ from emmy.codegen.cuda_helpers import HELPERS
 from emmy.ir.kernel import For, If, Kernel, Let, Roles, S, walk
 from emmy.ir.show_kernel import show_statement
 from emmy.ir.target import TARGETS, Target, target
+from emmy.ir.verify.kernel import KernelError, check_target, verify
 from emmy.ir.verify.since import SINCE
-from emmy.ir.verify_kernel import KernelError, check_target, verify
 from emmy.runtime.nvrtc import Compiled, Job, compile_many
 from tests.codegen.statements import CASES, VALUES, Case, U, V, case
 

@@ -54,7 +54,7 @@ from emmy.ir.kernel.layout import swizzle_of
 from emmy.ir.loop import const
 from emmy.ir.schedule import Row
 from emmy.ir.target import target
-from emmy.ir.verify_kernel import KernelError, verify
+from emmy.ir.verify.kernel import KernelError, verify
 from tests.bodies import linear
 from tests.codegen.hopper_fixture import hopper_gemm
 

@@ -38,7 +38,7 @@ from emmy.ir.kernel import (
 from emmy.ir.loop import const
 from emmy.ir.schedule import Row
 from emmy.ir.target import target
-from emmy.ir.verify_kernel import KernelError, verify
+from emmy.ir.verify.kernel import KernelError, verify
 from tests.codegen import small as K
 
 CARD = target("sm_86")

@@ -18,7 +18,7 @@ from emmy.codegen.simulate import Simulation
 from emmy.errors import LoweringError
 from emmy.ir.dtype import DTYPES
 from emmy.ir.kernel import Advance, Cursor, If, Kernel, RingArrive, RingWait, walk
-from emmy.ir.verify_kernel import verify
+from emmy.ir.verify.kernel import verify
 from tests.simulate.cases import CARD, Case
 from tests.simulate.edits import Mutant, sites
 from tests.simulate.equivalence import (

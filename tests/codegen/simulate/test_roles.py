@@ -29,7 +29,7 @@ from emmy.ir.kernel import (
     with_bodies,
 )
 from emmy.ir.target import target
-from emmy.ir.verify_kernel import verify
+from emmy.ir.verify.kernel import verify
 from tests.codegen.simulate import hopper as H
 
 CARD = target("sm_90a")
