@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from emmy.codegen.cuda import source
 from emmy.codegen.lower import lower
-from emmy.egraph.egg import rules_in
 from emmy.egraph.fusion import Launch
-from emmy.egraph.model import Limits, ModelGraph, saturate
+from emmy.egraph.model import ModelGraph, saturate
 from emmy.egraph.naming import Names, unique
-from emmy.errors import EmmyError, LoweringError, StoreError, UsageError
+from emmy.errors import EmmyError, LoweringError, StoreError
 from emmy.extract.choice import Candidate, Choice, Unmade
 from emmy.extract.evidence import predicted_share, require_measured
 from emmy.extract.lookup import evidence_for_compile
@@ -29,66 +27,23 @@ from emmy.extract.store import Store
 from emmy.ir.graph import Ref
 from emmy.ir.kernel import Kernel
 from emmy.ir.plan import Plan
-from emmy.ir.schedule import Pin
 from emmy.ir.target import Target
 from emmy.ir.tensor import Program as TensorProgram
+from emmy.options import PASSES, Options
 from emmy.planning import Chosen, ChosenOpaque, build_plan
 from emmy.resources import golden, rulesets
 from emmy.selection import Priced, Selection
+from emmy.whole import Timed, better_plans, pieces_of, sizes_of, split_piece
 
 if TYPE_CHECKING:
     from emmy.frontend.program import Program
     from emmy.runtime.cache import CubinCache
     from emmy.runtime.nvrtc import Compiled
 
-PASSES: Final = "dolfstpkc"
 # What one opaque call is taken to cost beside its bytes: a launch through PyTorch's dispatcher.
 OPAQUE_SECONDS: Final = 10e-6
 T = TypeVar("T")
 Observer = Callable[[str, object, float], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a user may ask for.  `passes` is a prefix of `dolfstpkc`; `held` names rules that are left out.
-
-    `pins` are partial schedule rows; `place` is `fuse`, `cut` or empty; `check` compiles every kernel with NVRTC.
-    `database` names the evidence store (None: the user's); `golden` a file of reviewed measurements (None: the one that
-    ships for the card, empty: none); `prior` is empty, `analytic`, `learned` or a file (see `emmy.extract.priors`).
-    """
-
-    target: Target
-    pins: tuple[Pin, ...] = ()
-    place: str = ""
-    held: frozenset[str] = frozenset()
-    passes: str = PASSES
-    limits: Limits = field(default_factory=Limits)
-    fallback: bool = True
-    strict_evidence: bool = False
-    check: bool = True
-    database: Path | None = None
-    golden: str | None = None
-    prior: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.passes or not PASSES.startswith(self.passes):
-            raise UsageError(f"--passes {self.passes!r} is not a prefix of {PASSES}", "for example --passes dolf")
-        if self.place not in ("", "fuse", "cut"):
-            raise UsageError(f"{self.place!r} is not a placement", "use fuse or cut, or leave it out")
-        if self.held:
-            _check_held(self.held)
-
-
-def _check_held(held: frozenset[str]) -> None:
-    """UsageError for a name that no rule has, with the nearest that there are."""
-    from difflib import get_close_matches
-
-    known = {r.name for path in rulesets().glob("*/*.egg") for r in rules_in(path)}
-    for name in sorted(held - known):
-        # the report writes a rule as SET/NAME
-        near = [n for n in (name.rpartition("/")[2],) if n in known] or get_close_matches(name, known)
-        hint = f"near it: {', '.join(near)}" if near else "`emmy saturate` writes report.txt, which names them"
-        raise UsageError(f"no rule is called {name!r}", hint)
 
 
 @dataclass
@@ -108,6 +63,8 @@ class Saturation:
     regime: Regime
     seconds: dict[str, float]
     notes: tuple[str, ...]
+    # what timing whole plans decided, where it did
+    timed: Timed | None = None
     # what the compiler said of each kernel, by its name; empty where kernels were not compiled
     compiled: dict[str, Compiled] = field(default_factory=dict)
 
@@ -181,14 +138,15 @@ def saturate_program(
     choice, chosen = builder.settle()
     clock("choice", choice)
     plan = clock("plan", build_plan(program.graph, tensor, model, names, chosen, options.target.arch))
-    if options.strict_evidence:
-        require_measured((c.name, c.priced.decision) for c in chosen if isinstance(c, Chosen) and not c.at_build)
     notes = (*program.notes, *model.notes, *lost, *without)
     found = Saturation(
         program, options, tensor, model, selection, choice, tuple(chosen), plan, names, regime, clock.seconds,
-        notes, builder.compiled,
+        notes, compiled=builder.compiled,
     )  # fmt: skip
-    return found if options.pins or options.place else _as_measured(found, cache)
+    found = as_timed(found, Store(options.database), cache)
+    if options.strict_evidence:
+        require_evidence(found)
+    return found
 
 
 def choose_again(
@@ -206,43 +164,53 @@ def choose_again(
     plan = build_plan(s.program.graph, s.tensor, s.model, names, chosen, s.options.target.arch)
     return replace(
         s, selection=selection, choice=choice, chosen=tuple(chosen), plan=plan, names=names, regime=selection.regime,
-        compiled=builder.compiled,
+        timed=None, compiled=builder.compiled,
     )  # fmt: skip
 
 
-def pieces_of(chosen: Iterable[Chosen | ChosenOpaque]) -> tuple[str, ...]:
-    """`body family row` of every launch that is a kernel of ours and runs at each call, in order."""
-    ours = [c.priced for c in chosen if isinstance(c, Chosen) and not c.at_build]
-    return tuple(f"{p.body.hash} {p.scheduled.family} {p.scheduled.row.text}" for p in ours)
-
-
-def program_key(program: Program, options: Options, regime: Regime) -> str:
-    """Identity of what is compiled, for which card and under which restrictions; the user's file and lines left out."""
+def program_key(program: Program, options: Options) -> str:
+    """Identity of what is compiled under which restrictions; the user's file and lines left out."""
     g = program.graph
     nodes = [(n.name, n.op, n.args, n.kwargs, n.results) for n in g.nodes]
     asked = (options.target.arch, [p.text for p in options.pins], options.place, sorted(options.held))
-    text = repr((g.inputs, nodes, g.outputs, g.sizes, asked, regime))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((g.inputs, nodes, g.outputs, g.sizes, asked)).encode()).hexdigest()[:16]
 
 
-def _as_measured(s: Saturation, cache: CubinCache | None) -> Saturation:
-    """The plan that was faster when whole plans of this program were timed, where that is another than the chosen one.
+def as_timed(s: Saturation, store: Store, cache: CubinCache | None = None) -> Saturation:
+    """The best plan of this program by what whole plans took in this regime, where that goes before the chosen one.
 
-    Only plans that were timed as a whole are compared: a sum of launches says less.
+    A plan that was timed as a whole overrides sums that rest on predictions; see `rank_plans`.
     """
     try:
-        found = Store(s.options.database).routings(program_key(s.program, s.options, s.regime))
+        program, sizes = program_key(s.program, s.options), sizes_of(s.program.graph)
+        better = better_plans(store, program, s.chosen, s.regime, sizes)
     except StoreError:  # the lost tier was reported when the evidence was read
         return s
-    newest = {r.pieces: r.total for r in found}
-    mine = pieces_of(s.chosen)
-    best = min(newest, key=lambda p: (newest[p], p), default=mine)
-    if mine not in newest or newest[best] >= newest[mine]:
-        return s
-    try:
-        return of_pieces(s, best, s.selection.evidence, s.regime, cache)
-    except LoweringError as e:
-        return replace(s, notes=(*s.notes, f"the plan that was faster as a whole cannot be made again: {e.what}"))
+    lost: list[str] = []
+    for pieces, timed in better:
+        if pieces == pieces_of(s.chosen):
+            return replace(s, timed=timed, notes=(*s.notes, *lost))
+        try:
+            made = of_pieces(s, pieces, s.selection.evidence, s.regime, cache)
+        except LoweringError as e:
+            lost.append(f"a plan that took {timed.seconds * 1e6:.2f} us as a whole cannot be made again: {e.what}")
+            continue
+        return replace(made, timed=timed, notes=(*s.notes, *lost))
+    return replace(s, notes=(*s.notes, *lost))
+
+
+def require_evidence(s: Saturation, kernel: str = "") -> None:
+    """EvidenceError where launches (of that kernel, if one is named) rest on predictions: it names them.
+
+    A plan that was timed as a whole rests on that.
+    """
+    if s.timed is not None:
+        return
+    why = [n for n in s.notes if n.startswith("lost") or "cannot be made again" in n]
+    asked = " with the same model and options" + (f" and --db {s.options.database}" if s.options.database else "")
+    hint = f"`emmy tune`{asked} measures them and the whole plan; without --strict-evidence predictions decide"
+    found = [(c.name, c.priced.decision) for c in s.launches if not c.at_build and kernel in ("", c.name)]
+    require_measured(found, s.regime, "\n  ".join([hint, *why]))
 
 
 def of_pieces(
@@ -251,7 +219,7 @@ def of_pieces(
     """The plan of these launches (`pieces_of`); what runs at build is as in `s`.  LoweringError where there is none."""
     only = {}
     for piece in pieces:
-        body, family, row = piece.split(" ", 2)
+        body, family, row = split_piece(piece)
         only[body] = (family, row)
     for c in s.launches:
         if c.at_build:
@@ -459,6 +427,6 @@ class _Kernels:
 
 
 __all__ = [
-    "Observer", "Options", "Saturation", "choose_again", "of_pieces", "opaque_candidates", "pieces_of", "program_key",
-    "regime_of", "saturate_program",
+    "PASSES", "Observer", "Options", "Saturation", "as_timed", "choose_again", "of_pieces", "opaque_candidates",
+    "pieces_of", "program_key", "regime_of", "require_evidence", "saturate_program",
 ]  # fmt: skip

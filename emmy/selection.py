@@ -169,6 +169,7 @@ class Selection:
             decision = decide(
                 body.hash, self._options(body, rows), self.evidence.measured(body.hash), self.regime,
                 failures=self.evidence.failed(body.hash), sizes=sizes, bias=self.bias(), arch=self.target.arch,
+                floor=roofline(self.work(body), self.target),
             )  # fmt: skip
         except LoweringError as e:  # the store knows of no row that works; other bodies may do
             self.refused[(body.hash, "any", "row")] = e.what
@@ -201,7 +202,10 @@ class Selection:
         """Every legal row of a body in the order in which evidence prefers them, refused and failing ones included."""
         rows, sizes = self.legal(body), tuple((n, self.sizes[n]) for n in body.sizes)
         measured = self.evidence.measured(body.hash)
-        return ranking(body.hash, self._options(body, rows), measured, self.regime, sizes=sizes, bias=self.bias())
+        return ranking(
+            body.hash, self._options(body, rows), measured, self.regime, sizes=sizes, bias=self.bias(),
+            floor=roofline(self.work(body), self.target),
+        )  # fmt: skip
 
     def bias(self) -> Mapping[str, float]:
         """How much longer each family's launches took on this card than predicted."""

@@ -24,10 +24,9 @@ def explain_command(o: ExplainOptions) -> None:
     # evidence is asked for at the end, when the account has been given
     options = replace(compile_options(o, "", Settings.read()), strict_evidence=False)
     program = load_program(o)
-    from emmy.extract.evidence import require_measured
     from emmy.inspect.explain import explain
     from emmy.inspect.explain_text import text_of
-    from emmy.saturation import saturate_program
+    from emmy.saturation import require_evidence, saturate_program
 
     s = saturate_program(program, options)
     for text in s.notes[len(program.notes) :]:
@@ -37,14 +36,14 @@ def explain_command(o: ExplainOptions) -> None:
         print(json.dumps({
             "program": program.name, "target": options.target.arch, "gpu": options.target.gpu,
             "us": s.predicted_seconds * 1e6, "predicted_share": s.predicted_share, "method": s.choice.method,
+            "timed": None if s.timed is None else asdict(s.timed),
             "opaque": [{"name": c.node.name, "op": c.node.op, "reason": c.call.reason} for c in s.opaque],
             "kernels": [_plain(asdict(e)) for e in kernels],
         }))  # fmt: skip
     else:
         print(text_of(s, kernels))
     if o.strict_evidence:
-        wanted = [c for c in s.launches if not c.at_build and o.kernel in ("", c.name)]
-        require_measured((c.name, c.priced.decision) for c in wanted)
+        require_evidence(s, o.kernel)
 
 
 def _plain(value: Any) -> Any:

@@ -52,8 +52,7 @@ def run_command(o: RunOptions) -> None:
     from emmy.checking import check, example_inputs
     from emmy.cli.request import compile_options, load_program, note
     from emmy.executable import Executable
-    from emmy.extract.evidence import require_measured
-    from emmy.saturation import saturate_program
+    from emmy.saturation import require_evidence, saturate_program
     from emmy.settings import Settings
 
     options = compile_options(o, "", Settings.read())
@@ -66,7 +65,7 @@ def run_command(o: RunOptions) -> None:
     if o.tune is not None:
         s, tuned = _tuned(s, o.tune)
         if o.strict_evidence:
-            require_measured((c.name, c.priced.decision) for c in s.launches if not c.at_build)
+            require_evidence(s)
     # what kernels write is poisoned before the checked run, so that a result which nothing wrote is seen
     poisoned = Executable(program, s.plan, poison=True)
     inputs = example_inputs(program, poisoned.device, o.seed)

@@ -72,19 +72,23 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class PlanOption:
-    """A launch list: its key (`plan_key`) and the sum of its launches in seconds."""
+    """A launch list: its key (`plan_key`) and the sum of its launches in seconds; `measured`: each of them was measured
+    in this regime.
+    """
 
     key: str
     total: float
+    measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PlanDecision:
-    """`measured`: the plan was timed as a whole, and that time replaces the sum of its launches."""
+    """`timed`: the plan was timed as a whole, and that time (of `n` samples) replaces the sum of its launches."""
 
     key: str
     total: float
-    measured: bool
+    timed: bool
+    n: int = 0
 
 
 def decide(
@@ -93,26 +97,26 @@ def decide(
     measured: Iterable[Measurement],
     regime: Regime,
     *,
-    strict: bool = False,
     failures: Iterable[Failure] = (),
     sizes: Sizes = (),
     bias: Mapping[str, float] | None = None,
-    name: str = "",
     arch: str = "",
     floor: float = 0.0,
 ) -> Decision:
-    """The row for `body` at `sizes`.  LoweringError when every row is known to fail; EvidenceError when `strict` and
-    the row was not measured.  Measurements of other bodies, sizes, cards or rows that are not legal are ignored.
-    `floor` is the cost of a row that nothing predicts (its roofline)."""
+    """The row for `body` at `sizes`.  LoweringError when every row is known to fail.
+
+    Measurements of other bodies, sizes, cards or rows that are not legal are ignored.  `floor` is the cost in seconds
+    of a row that nothing predicts (its roofline).
+    """
     broken = {f.row for f in failures if f.body == body and f.sizes in ((), sizes) and f.arch in ("", arch)}
     live = [r for r in rows if r.row not in broken]
     if not live:
         reasons = sorted({f"{f.row}: {f.stage}: {f.reason}" for f in failures if f.body == body})
-        raise LoweringError(f"every schedule row of {name or body} is known to fail: {'; '.join(reasons)}")
+        raise LoweringError(f"every schedule row of {body} is known to fail: {'; '.join(reasons)}")
     ranked = ranking(body, live, measured, regime, sizes=sizes, bias=bias, floor=floor)
     best = ranked[0]
     second = ranked[1] if len(ranked) > 1 else None
-    decision = Decision(
+    return Decision(
         body=body,
         row=best.row,
         family=best.family,
@@ -125,9 +129,6 @@ def decide(
         remeasure=tuple(sorted(r.row for r in ranked if not r.solid)),
         skipped=tuple(sorted(r.row for r in rows if r.row in broken)),
     )
-    if strict:
-        require_measured([(name or body, decision)])
-    return decision
 
 
 def ranking(
@@ -155,14 +156,20 @@ def solid(m: Measurement | PlanMeasurement) -> bool:
     return m.n >= FEW and spread <= WIDE
 
 
-def require_measured(decisions: Iterable[tuple[str, Decision]]) -> None:
-    """EvidenceError that names every kernel whose row was not measured."""
-    guessed = sorted({f"{name} ({d.tier})" for name, d in decisions if d.tier in ("predicted", "safe")})
-    if guessed:
-        raise EvidenceError(
-            f"no measurement decides: {', '.join(guessed)}",
-            "measure them with `emmy tune`, or leave out --strict-evidence",
-        )
+def require_measured(decisions: Iterable[tuple[str, Decision]], regime: Regime | None = None, hint: str = "") -> None:
+    """EvidenceError that names every kernel whose row was not measured, with what it was predicted to take.
+
+    `regime` is where it was to be measured, `hint` what to do about it.
+    """
+    guessed = {name: d for name, d in decisions if d.tier in ("predicted", "safe")}
+    if not guessed:
+        return
+    where = f" on {regime.gpu} with {regime.compiler}" if regime else ""
+    listed = ", ".join(f"{name} ({d.tier}, {d.cost * 1e6:.2f} us)" for name, d in sorted(guessed.items()))
+    raise EvidenceError(
+        f"no measurement{where} decides: {listed}",
+        hint or "measure them with `emmy tune`, or leave out --strict-evidence",
+    )
 
 
 def family_bias(samples: Iterable[tuple[str, float, float]]) -> dict[str, float]:
@@ -177,12 +184,17 @@ def family_bias(samples: Iterable[tuple[str, float, float]]) -> dict[str, float]
     return {family: math.exp(math.fsum(sorted(xs)) / (len(xs) + SHRINK)) for family, xs in sorted(logs.items())}
 
 
-def choose_plan(
-    plans: Sequence[PlanOption], measured: Mapping[str, Iterable[PlanMeasurement]], regime: Regime, sizes: Sizes = ()
-) -> PlanDecision:
-    """The cheapest plan, where a plan that was timed as a whole in this regime counts with that time."""
-    ranked = [_plan(p, measured.get(p.key, ()), regime, sizes) for p in plans]
-    return min(ranked, key=lambda d: (d.total, d.key))
+def rank_plans(
+    plans: Iterable[PlanOption], timed: Mapping[str, Iterable[PlanMeasurement]], regime: Regime, sizes: Sizes = ()
+) -> list[PlanDecision]:
+    """The plans, best first.
+
+    A plan that was timed as a whole in this regime counts with that time, one whose launches were all measured with
+    their sum; both go before plans that rest on predictions, as rows do within one body.  Ties go to the smaller key.
+    """
+    ranked = [(_plan(p, timed.get(p.key, ()), regime, sizes), p) for p in plans]
+    ranked.sort(key=lambda dp: (not (dp[0].timed or dp[1].measured), dp[0].total, dp[0].key))
+    return [d for d, _ in ranked]
 
 
 def predicted_share(decisions: Iterable[Decision]) -> float:
@@ -197,7 +209,7 @@ def _plan(plan: PlanOption, found: Iterable[PlanMeasurement], regime: Regime, si
     if not usable:
         return PlanDecision(plan.key, plan.total, False)
     newest = max(usable, key=lambda m: (m.when, m.n, -m.median))
-    return PlanDecision(plan.key, newest.median, True)
+    return PlanDecision(plan.key, newest.median, True, newest.n)
 
 
 _TIERS: Final[tuple[Tier, ...]] = ("measured", "measured", "aged", "aged", "predicted", "safe", "safe")

@@ -72,6 +72,8 @@ def plan_lines(s: Saturation) -> list[str]:
         _cut(f"{s.program.name} for {s.options.target.arch} ({s.options.target.gpu})"),
         f"{s.predicted_seconds * 1e6:.2f} us in all, {s.predicted_share:.0%} of it predicted; {s.choice.method}{gap}",
     ]
+    if s.timed is not None:
+        lines += wrap(f"whole plans decided: {s.timed.text}", WIDTH, subsequent_indent="    ")
     for o in s.opaque:
         lines += wrap(f"PyTorch runs {o.node.op} ({o.node.name}): {o.call.reason}", WIDTH, subsequent_indent="    ")
     return lines

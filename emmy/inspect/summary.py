@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 from emmy.ir.plan import KernelLaunch
@@ -27,6 +28,7 @@ def summary(s: Saturation, load_seconds: float = 0.0) -> dict[str, Any]:
         "launches_at_build": sum(isinstance(n, KernelLaunch) and n.at_build for n in s.plan.launches),
         "predicted_us": s.predicted_seconds * 1e6,
         "predicted_share": s.predicted_share,
+        "timed": None if s.timed is None else asdict(s.timed),
         "alternatives": {
             "launches": len(s.model.launches),
             "closed_launches": len(s.model.closed),
@@ -122,6 +124,7 @@ def summary_lines(d: Mapping[str, Any]) -> list[str]:
         "",
         f"{launches}{at_build}{opaque}",
         f"predicted     {d['predicted_us']:.2f} us; {share}",
+        *([f"whole plan    {d['timed']['seconds'] * 1e6:.2f} us, timed; it decided"] if d["timed"] else []),
         f"alternatives  {a['closed_launches']:,} launches, {a['rows']:,} schedule rows",
         f"model e-graph {e['model_enodes']:,} e-nodes, {a['launches']:,} launches, {e['bodies']:,} bodies,"
         f" {e['rounds']} rounds",

@@ -170,6 +170,8 @@ def _launch_lines(s: Saturation) -> list[str]:
         f"row {family} {row} of body {body}: refused: {reason}"
         for (body, family, row), reason in sorted(s.selection.refused.items())
     ]
+    if s.timed is not None:
+        lines.append(f"plan: whole plans decided: {s.timed.text}")
     for c in s.launches:
         d = c.priced.decision
         runner = f"; runner-up {d.runner_up} {d.runner_up_cost * 1e6:.2f} us" if d.runner_up else ""

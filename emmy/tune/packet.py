@@ -17,6 +17,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -26,15 +27,18 @@ import numpy as np
 from emmy.errors import EmmyError, PacketError, StoreError
 from emmy.extract.checks import LONGEST, check_body
 from emmy.extract.outside import is_number, read_json
-from emmy.extract.records import Failure, KernelRecord, Measurement, PlanMeasurement, Regime, Sizes
+from emmy.extract.records import Failure, KernelRecord, Measurement, PlanMeasurement, Regime, Routing, Sizes
 from emmy.extract.store import Store
 from emmy.ir.target import Target, target_of_gpu
 from emmy.tune.groups import Group, Source
 from emmy.tune.record import INNOCENT, failure_of, measurements_of
 from emmy.tune.runner import bundle
 from emmy.tune.runner.manifest import FORMAT, VERSION, BadPacket, read_manifest
+from emmy.whole import key_of_pieces
 
 Json = dict[str, Any]
+_HASH: Final = re.compile(r"[0-9a-f]{8,64}")
+_PIECE: Final = re.compile(r"[0-9a-f]{8,64} [a-z_]{1,40} [ -~]{0,400}")
 _AGAIN: Final = "write it again with `emmy tune --packet-only`"
 _RESULTS: Final = "measure the packet again with `emmy bench`"
 
@@ -193,13 +197,16 @@ def record_results(folder: Path, results: Path, store: Store) -> tuple[int, int]
     measured: list[Measurement] = []
     failures: list[Failure] = []
     plans: list[PlanMeasurement] = []
+    routings: list[Routing] = []
     for r in lines:
         group, c = by_name[f"{r['group']}/{r['id']}"]
         sizes, when = _sizes(group), float(r.get("when", 0.0))
         if not group.get("body"):
             if r["ok"]:
-                key = c["id"].removeprefix("p")
+                routing = _routing(group, c, r["median"], when)
+                key = key_of_pieces(routing.pieces)
                 plans.append(PlanMeasurement(key, sizes, regime, r["n"], r["median"], r["p10"], r["p90"], "tune", when))
+                routings.append(routing)
         elif r["ok"]:
             measured += measurements_of(r, group["body"], sizes, c["family"], c["row"], regime, "tune", when)
         elif r["kind"] not in INNOCENT:
@@ -210,7 +217,19 @@ def record_results(folder: Path, results: Path, store: Store) -> tuple[int, int]
     store.record_measurements(measured)
     store.record_failures(failures)
     store.record_plans(plans)
+    store.record_routing(routings)
     return len(measured) + len(plans), len(failures)
+
+
+def _routing(group: Json, c: Json, seconds: float, when: float) -> Routing:
+    """Of which program a candidate is a whole plan, and its launches."""
+    program, pieces = group.get("program"), c.get("pieces")
+    named = isinstance(program, str) and _HASH.fullmatch(program)
+    if not named or not isinstance(pieces, list) or not all(isinstance(p, str) and _PIECE.fullmatch(p) for p in pieces):
+        raise PacketError(f"group {group['id']}: {c['id']} must name its program and its launches", _AGAIN)
+    if c["id"] != f"p{key_of_pieces(pieces)}":
+        raise PacketError(f"group {group['id']}: {c['id']} is not the plan of its launches", _AGAIN)
+    return Routing(str(program), tuple(pieces), seconds, "measured", when)
 
 
 def _kernels(manifest: Json, bodies: set[str]) -> list[KernelRecord]:

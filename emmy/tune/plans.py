@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from emmy.extract.evidence import solid
-from emmy.extract.records import STAND_IN, PlanMeasurement, Regime, Routing, plan_key
+from emmy.extract.records import STAND_IN, PlanMeasurement, Regime, Routing
 from emmy.extract.store import Store
 from emmy.ir.dtype import DTYPES
 from emmy.ir.evaluate import integer
@@ -28,6 +28,7 @@ from emmy.saturation import Saturation, pieces_of, program_key
 from emmy.tune.executors import Executor
 from emmy.tune.groups import Source, launch_json, source_of
 from emmy.tune.runner.tasks import task_of
+from emmy.whole import key_of_pieces, sizes_of
 
 Json = dict[str, Any]
 # the sum of a plan's launches may differ from the whole by this share without a word
@@ -50,7 +51,7 @@ class PlanTime:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """`reason` says why nothing was timed (then both are None).  `keep`: the plan that compile chooses from now on."""
+    """`reason` says why nothing was timed (then both are None).  `keep`: the faster of the two."""
 
     untuned: PlanTime | None
     tuned: PlanTime | None
@@ -65,12 +66,11 @@ class Compared:
 
 def key_of(s: Saturation) -> str:
     """Identity of the launches of a call."""
-    ours = [c.priced for c in s.launches if not c.at_build]
-    return plan_key([(p.body.hash, p.scheduled.row.text) for p in ours])
+    return key_of_pieces(pieces_of(s.chosen))
 
 
 def compare_plans(
-    untuned: Saturation, tuned: Saturation, executor: Executor, store: Store | None, regime: Regime, now: float,
+    untuned: Saturation, tuned: Saturation, executor: Executor, store: Store, regime: Regime, now: float,
     cache: CubinCache, known: Mapping[str, np.ndarray[Any, Any]],
 ) -> Compared:  # fmt: skip
     """Time both, unless the store already holds them; record them as plan measurements and routings."""
@@ -78,7 +78,7 @@ def compare_plans(
         names = ", ".join(sorted({c.node.op for c in tuned.opaque}))
         return Compared(None, None, f"the plan calls PyTorch ({names}), so the launches cannot be timed without it")
     both = {key_of(untuned): untuned, key_of(tuned): tuned}
-    sizes = tuple(sorted((v.name, v.example) for v in tuned.program.graph.sizes))
+    sizes = sizes_of(tuned.program.graph)
     known_times = _recalled(store, list(both), regime, sizes)
     if len(known_times) < len(both):
         group, sources = plan_group(list(both.values()), known)
@@ -91,12 +91,9 @@ def compare_plans(
             for k, r in measured.items()
         ]
         known_times = {m.plan: m.median for m in found}
-        if store is not None:
-            key = program_key(tuned.program, tuned.options, regime)
-            store.record_plans(found)
-            store.record_routing(
-                [Routing(key, pieces_of(both[m.plan].chosen), m.median, "measured", now) for m in found]
-            )
+        key = program_key(tuned.program, tuned.options)
+        store.record_plans(found)
+        store.record_routing([Routing(key, pieces_of(both[m.plan].chosen), m.median, "measured", now) for m in found])
     times = {k: PlanTime(k, known_times[k], parts(s)) for k, s in both.items()}
     return Compared(times[key_of(untuned)], times[key_of(tuned)])
 
@@ -107,11 +104,9 @@ def parts(s: Saturation) -> float:
 
 
 def _recalled(
-    store: Store | None, keys: Sequence[str], regime: Regime, sizes: tuple[tuple[str, int], ...]
+    store: Store, keys: Sequence[str], regime: Regime, sizes: tuple[tuple[str, int], ...]
 ) -> dict[str, float]:
     """Plans that were well measured; none unless all were, since only times of one run are compared."""
-    if store is None:
-        return {}
     plans = store.snapshot([], regime, keys).plans
     found: dict[str, float] = {}
     for k in keys:
@@ -184,7 +179,7 @@ def plan_group(
         "id": "plan." + ".".join(c["id"] for c in candidates), "body": "", "sizes": sizes, "name": "plan",
         "buffers": [*shared, *temps.values()], "least_seconds": 0.0, "check": first, "anchor": first, "expected": {},
         "tolerance": tolerances, "candidates": candidates,
-        "program": program_key(plans[0].program, plans[0].options, plans[0].regime),
+        "program": program_key(plans[0].program, plans[0].options),
     }  # fmt: skip
     return group, sources
 

@@ -42,9 +42,9 @@ def failure_of(result: Json, body: str, sizes: Sizes, row: str, regime: Regime, 
 
 @dataclass
 class Recorder:
-    """Writes batches; what the store does not take waits for the next one.  `store` None: nothing is kept."""
+    """Writes batches; what the store does not take waits for the next one."""
 
-    store: Store | None
+    store: Store
     note: Callable[[str], None]
     waiting: list[Measurement] = field(default_factory=list)
     waiting_failures: list[Failure] = field(default_factory=list)
@@ -65,9 +65,6 @@ class Recorder:
 
     def flush(self) -> bool:
         """Write what waits; False where the store took nothing, which is said once."""
-        if self.store is None:
-            self.waiting, self.waiting_failures, self.waiting_kernels = [], [], []
-            return True
         try:
             # bodies first: without their Loop IR times can be neither reviewed nor learnt from
             self.store.record_kernels(self.waiting_kernels)

@@ -10,7 +10,7 @@ from emmy.errors import LoweringError
 from emmy.extract.records import Run, Snapshot
 from emmy.extract.store import Store
 from emmy.runtime.cache import CubinCache
-from emmy.saturation import Saturation, choose_again, of_pieces, pieces_of
+from emmy.saturation import Saturation, as_timed, choose_again
 from emmy.tune.executors import Executor
 from emmy.tune.packet import write_packet
 from emmy.tune.plans import Compared, compare_plans, plan_group
@@ -24,7 +24,7 @@ PACKET_ROWS = 300
 
 @dataclass(frozen=True)
 class Tuned:
-    """`saturation` is what compile chooses from now on: the tuned plan, or the untuned one where it is faster."""
+    """`saturation` is what compile chooses from now on: the tuned plan, or another that was faster as a whole."""
 
     outcome: Outcome
     plans: Compared
@@ -32,7 +32,7 @@ class Tuned:
 
 
 def tune(
-    s: Saturation, executor: Executor, store: Store | None, options: TuneOptions, note: Callable[[str], None],
+    s: Saturation, executor: Executor, store: Store, options: TuneOptions, note: Callable[[str], None],
     observe: Observe | None = None, cache: CubinCache | None = None, command: str = "emmy tune",
     workers: int | None = None,
 ) -> Tuned:  # fmt: skip
@@ -42,25 +42,17 @@ def tune(
     """
     tuner = Tuner(s, executor, store, options, note, observe, cache or CubinCache(), workers)
     began = tuner.recorder.now()
-    if store is not None:
-        # the first write: a store that takes nothing is reported before anything is measured
-        store.record_run(_run(command, began, 0.0))
+    # the first write: a store that takes nothing is reported before anything is measured
+    store.record_run(_run(command, began, 0.0))
     try:
         outcome = tuner.run()
     finally:
-        if store is not None:
-            store.record_run(_run(command, began, tuner.recorder.now()))
+        store.record_run(_run(command, began, tuner.recorder.now()))
     untuned = _untuned(s, tuner)
     plans = compare_plans(
         untuned, outcome.saturation, executor, store, tuner.regime, tuner.recorder.now(), tuner.cache, tuner.known
     )
-    if plans.keep == "tuned":
-        return Tuned(outcome, plans, outcome.saturation)
-    try:
-        kept = of_pieces(untuned, pieces_of(untuned.chosen), tuner.evidence(), tuner.regime, tuner.cache)
-    except LoweringError:  # a launch of it failed since
-        kept = outcome.saturation
-    return Tuned(outcome, plans, kept)
+    return Tuned(outcome, plans, as_timed(outcome.saturation, store, tuner.cache))
 
 
 def _untuned(s: Saturation, tuner: Tuner) -> Saturation:

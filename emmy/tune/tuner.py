@@ -119,7 +119,7 @@ class Tuner:
 
     start: Saturation
     executor: Executor
-    store: Store | None
+    store: Store
     options: TuneOptions
     note: Callable[[str], None]
     observe: Observe | None = None
@@ -148,7 +148,9 @@ class Tuner:
 
     def run(self) -> Outcome:
         """Search; what was measured before KeyboardInterrupt is in the store and in `outcome()`."""
-        s = self.start if self.regime == self.start.regime else self.informed(self.start)
+        # a start that was timed as a whole is one plan: the search looks at all
+        whole = self.regime == self.start.regime and not self.start.selection.only
+        s = self.start if whole else self.informed(self.start)
         stopped = ""
         try:
             while not stopped:
@@ -197,8 +199,6 @@ class Tuner:
         """What the compile knew; where the executor's times belong to another regime, what is known there."""
         if self.regime == self.start.regime:
             return self.start.selection.evidence
-        if self.store is None:
-            return Snapshot()
         found = self.store.snapshot([b.hash for b in self.start.model.bodies()], self.regime)
         if self.regime.gpu != STAND_IN:
             return found

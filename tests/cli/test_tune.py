@@ -29,7 +29,7 @@ def test_a_search_with_made_up_times_says_so_and_keeps_them_apart(emmy: Emmy, tm
     found = json.loads(again.out)
     assert (found["measured"], found["recalled"], found["gpu"]) == (0, 6, "stand-in")
     strict = emmy("compile", "--strict-evidence", "-c", NORM, **store)
-    assert strict.code == 1 and "no measurement decides: k_rms_norm (predicted)" in strict.err
+    assert strict.code == 1 and "decides: k_rms_norm (predicted, " in strict.err and "`emmy tune`" in strict.err
 
 
 def test_a_packet_is_written_without_a_gpu(emmy: Emmy, tmp_path: Path) -> None:

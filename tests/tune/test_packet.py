@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from emmy.saturation import Options, saturate_program
 from emmy.tune.packet import read_packet, read_results, record_results
 from emmy.tune.tune import make_packet
 from emmy.tune.tuner import TuneOptions
+from emmy.whole import key_of_pieces
 
 pytestmark = pytest.mark.nvrtc
 
@@ -130,6 +132,43 @@ def test_results_become_measurements_of_the_card_and_its_compiler(written: Path,
     assert cold.regime == Regime("H200", 90, "nvrtc-13.0") and warm.regime.l2 == "warm"
     assert (cold.median, cold.n, cold.clock_before, cold.when) == (2e-6, 10, 1.9e9, 5.0)
     assert store.snapshot([cold.body], cold.regime).failed(cold.body)[0].stage == "timeout"
+
+
+def plan_result(written: Path) -> dict[str, Any]:
+    g = read_packet(written)["groups"][-1]
+    times = {"n": 10, "median": 5e-6, "p10": 4e-6, "p90": 6e-6}
+    return {"group": g["id"], "id": g["candidates"][0]["id"], "ok": True, **times, "when": 6.0}
+
+
+def test_a_whole_plan_of_a_packet_is_found_by_its_program(written: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path / "e.duckdb")
+    assert record_results(written, results(written, tmp_path, plan_result(written)), store) == (3, 1)
+    group = read_packet(written)["groups"][-1]
+    (routing,) = store.routings(group["program"])
+    assert list(routing.pieces) == group["candidates"][0]["pieces"] and routing.total == 5e-6
+    regime, key = Regime("H200", 90, "nvrtc-13.0"), key_of_pieces(routing.pieces)
+    assert [m.median for m in store.snapshot([], regime, [key]).plans[key]] == [5e-6]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("program", 3, "must name its program"),
+        ("pieces", "all", "must name its program and its launches"),
+        ("pieces", ["deadbeef row WORK=t32"], "not the plan of its launches"),
+    ],
+)
+def test_a_whole_plan_that_is_not_what_it_says_is_refused(
+    written: Path, tmp_path: Path, field: str, value: Any, reason: str
+) -> None:
+    manifest = json.loads((written / "manifest.json").read_text())
+    group = manifest["groups"][-1]
+    (group if field == "program" else group["candidates"][0])[field] = value
+    other = tmp_path / "other"
+    shutil.copytree(written, other)
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(PacketError, match=reason):
+        record_results(other, results(written, tmp_path, plan_result(written)), Store(tmp_path / "e.duckdb"))
 
 
 @pytest.mark.parametrize(

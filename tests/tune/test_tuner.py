@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from emmy.errors import LoweringError, StoreError
+from emmy.errors import EvidenceError, LoweringError, StoreError
 from emmy.extract import exchange
-from emmy.extract.records import STAND_IN, Measurement, PlanMeasurement, Regime
+from emmy.extract.records import STAND_IN, Measurement, PlanMeasurement, Regime, Routing
 from emmy.extract.store import Store
 from emmy.frontend.source import load
+from emmy.inspect import explain_text
+from emmy.inspect.explain import explain
+from emmy.inspect.views import report_lines
 from emmy.ir.target import target
-from emmy.saturation import Options, Saturation, saturate_program
+from emmy.saturation import (
+    Options,
+    Saturation,
+    choose_again,
+    of_pieces,
+    pieces_of,
+    program_key,
+    require_evidence,
+    saturate_program,
+)
 from emmy.tune import record
 from emmy.tune.executors import StandIn
 from emmy.tune.report import document, plan_lines, summary_lines, winner_lines
 from emmy.tune.tune import Tuned, tune
 from emmy.tune.tuner import TuneOptions
+from emmy.whole import key_of_pieces, split_piece
 
 pytestmark = pytest.mark.nvrtc
 NORM = "torch.nn.RMSNorm(256)(torch.randn(8,256))"
@@ -152,6 +166,14 @@ def test_the_whole_plan_is_timed_beside_the_sum_of_its_launches(run: Run) -> Non
     assert any("the sum of its launches" in l for l in plan_lines(found.plans))
 
 
+class Slow(StandIn):
+    """Everything takes many times what is predicted, so that bodies that were not measured look better."""
+
+    def result(self, c: Any, task: Any) -> Any:
+        r = super().result(c, task)
+        return r | {k: 20 * r[k] for k in ("median", "p10", "p90")} if r["ok"] else r
+
+
 class Biased(StandIn):
     """Whole plans take so many times their parts: the tuned one more than the untuned one."""
 
@@ -173,11 +195,20 @@ def test_the_untuned_plan_is_kept_where_it_is_faster_as_a_whole(run: Run) -> Non
     assert any("compile keeps it" in l for l in plan_lines(found.plans))
 
 
-def test_compile_makes_the_plan_that_was_faster_as_a_whole(run: Run, cache: Any) -> None:
-    """Times of a card that is not here, written by hand: rows say one thing, the whole plans another."""
-    from emmy.extract.records import Routing
-    from emmy.saturation import choose_again, pieces_of, program_key
+def whole(s: Saturation, seconds: float) -> tuple[PlanMeasurement, Routing]:
+    """A time of a plan as a whole, of a card that is not here, written by hand."""
+    pieces = pieces_of(s.chosen)
+    m = PlanMeasurement(key_of_pieces(pieces), (), s.regime, 30, seconds, seconds, seconds, "tune")
+    return m, Routing(program_key(s.program, s.options), pieces, seconds, "measured")
 
+
+def record_whole(store: Store, *found: tuple[PlanMeasurement, Routing]) -> None:
+    store.record_plans(m for m, _ in found)
+    store.record_routing(r for _, r in found)
+
+
+def test_compile_makes_the_plan_that_was_faster_as_a_whole(run: Run, cache: Any) -> None:
+    """Rows say one thing, the whole plans another."""
     s = saturated(NORM, run.folder / "e.duckdb", cache)
     (launch,) = s.launches
     other = next(r for r in s.selection.legal(launch.priced.body) if r.row != launch.priced.scheduled.row)
@@ -185,16 +216,76 @@ def test_compile_makes_the_plan_that_was_faster_as_a_whole(run: Run, cache: Any)
     m = Measurement(body, (), other.family, other.row.text, s.regime, 30, 1e-7, 1e-7, 1e-7, source="tune")
     run.store.record_measurements([m])
     tuned = saturated(NORM, run.folder / "e.duckdb", cache)
-    assert tuned.launches[0].priced.scheduled.row == other.row
-    key = program_key(s.program, s.options, s.regime)
-    whole = [
-        Routing(key, pieces_of(tuned.chosen), 2e-6, "measured"),
-        Routing(key, pieces_of(s.chosen), 1e-6, "measured"),
-    ]
-    run.store.record_routing(whole)
+    assert tuned.launches[0].priced.scheduled.row == other.row and tuned.timed is None
+    record_whole(run.store, whole(tuned, 2e-6), whole(s, 1e-6))
     kept = saturated(NORM, run.folder / "e.duckdb", cache)
     assert kept.launches[0].priced.scheduled.row == launch.priced.scheduled.row
+    assert kept.timed is not None and (kept.timed.seconds, kept.timed.plans) == (1e-6, 2)
     assert choose_again(kept, kept.selection.evidence).launches[0].priced.scheduled.row == other.row
+
+
+def test_a_plan_that_was_timed_goes_before_one_that_is_predicted_to_be_faster(run: Run, cache: Any) -> None:
+    database = run.folder / "e.duckdb"
+    s = saturated(NORM, database, cache)
+    (launch,) = s.launches
+    other = next(r for r in reversed(s.selection.legal(launch.priced.body)) if r.row != launch.priced.scheduled.row)
+    pieces = (f"{launch.priced.body.hash} {other.family} {other.row.text}",)
+    slower = of_pieces(s, pieces, s.selection.evidence, s.regime, cache)
+    assert slower.predicted_seconds > s.predicted_seconds
+    record_whole(run.store, whole(slower, 1e-3))
+    found = saturated(NORM, database, cache)
+    assert pieces_of(found.chosen) == pieces and found.timed is not None
+    assert found.timed.instead == pytest.approx(s.predicted_seconds) and found.timed.predicted == 1.0
+    require_evidence(found)
+    said = "1000.00 us as a whole"
+    assert any(said in l for l in report_lines(found)) and said in explain_text.text_of(found, explain(found))
+    assert "whole plans of this program were timed" in explain(found)[0].why
+
+
+def test_a_plan_that_cannot_be_made_again_is_named_and_the_next_is_taken(run: Run, cache: Any) -> None:
+    s = saturated(NORM, run.folder / "e.duckdb", cache)
+    m, r = whole(s, 1e-6)
+    body, family, _ = split_piece(r.pieces[0])
+    gone = (f"{body} {family} WORK=t31",)
+    record_whole(run.store, (replace(m, plan=key_of_pieces(gone)), replace(r, pieces=gone)))
+    again = saturated(NORM, run.folder / "e.duckdb", cache)
+    assert again.timed is None and pieces_of(again.chosen) == r.pieces
+    with pytest.raises(EvidenceError) as e:
+        require_evidence(again)
+    assert (
+        again.launches[0].name in e.value.what
+        and "emmy tune" in str(e.value)
+        and "cannot be made again" in str(e.value)
+    )
+
+
+class Wide(StandIn):
+    """Rows take much longer or shorter than predicted, as their hashes say; whole plans take the sum of their parts."""
+
+    def result(self, c: Any, task: Any) -> Any:
+        r = super().result(c, task)
+        if not r["ok"] or c["family"] == "plan":
+            return r
+        draw = int(hashlib.sha256(c["row"].encode()).hexdigest()[:8], 16) / 2.0**32
+        return r | {k: 40 ** (2 * draw - 0.5) * r[k] for k in ("median", "p10", "p90")}
+
+
+@pytest.mark.parametrize("executor", [StandIn(), Slow(), Biased(), Wide()], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("code", [CHAIN, "torch.nn.Linear(96,64)(torch.nn.RMSNorm(96)(torch.randn(32,96)))"])
+def test_after_tuning_a_strict_compile_makes_the_tuned_plan(run: Run, cache: Any, executor: StandIn, code: str) -> None:
+    """Compiled for the card of the made-up times, which stands in for one that is here."""
+    card = replace(target("sm_90a"), gpu=STAND_IN)
+    options = Options(card, golden="", database=run.folder / "e.duckdb")
+    with pytest.raises(EvidenceError, match="on stand-in with nvrtc"):
+        saturate_program(load(None, code), replace(options, strict_evidence=True), cache=cache)
+    s = saturate_program(load(None, code), options, cache=cache)
+    wanted = TuneOptions(budget=5.0, rows=None, effort="quick")
+    tuned = tune(s, executor, run.store, wanted, quiet, cache=cache, workers=0).saturation
+    again = saturate_program(load(None, code), replace(options, strict_evidence=True), cache=cache)
+    assert pieces_of(again.chosen) == pieces_of(tuned.chosen) and again.timed is not None
+    assert {c.priced.decision.tier for c in again.launches if not c.at_build} == {"measured"}
+    more = tune(again, executor, run.store, wanted, quiet, cache=cache, workers=0)
+    assert pieces_of(more.saturation.chosen) == pieces_of(tuned.chosen) or more.outcome.measured
 
 
 def test_the_report_has_pasteable_rows_and_failures_by_kind(run: Run) -> None:
@@ -233,14 +324,6 @@ def test_nothing_of_the_final_plan_rests_on_a_prediction(run: Run) -> None:
     found = run(CHAIN, budget=1e-3, rows=None)
     tiers = {c.priced.decision.tier for c in found.saturation.launches if not c.at_build}
     assert tiers == {"measured"}
-
-
-class Slow(StandIn):
-    """Everything takes many times what is predicted, so that bodies that were not measured look better."""
-
-    def result(self, c: Any, task: Any) -> Any:
-        r = super().result(c, task)
-        return r | {k: 20 * r[k] for k in ("median", "p10", "p90")} if r["ok"] else r
 
 
 def test_bodies_that_look_better_only_as_they_were_not_measured_are_measured(run: Run) -> None:
