@@ -158,16 +158,60 @@ def patches(batch: int, channels: int, size: int, patch: int, n: int, dtype: str
     )
 
 
-def dequant(m: Extent, n: Extent, k: Extent, dtype: str = "bf16") -> Body:
-    """x * (int8 weight * scale of its row).T, the scale applied on load."""
+def dequant(m: Extent, n: Extent, k: Extent, dtype: str = "bf16", stored: str = "i8") -> Body:
+    """x * (int8 weight * scale of its row).T, the scale applied on load; `stored`: the weight's type."""
     i, j = axes(m, n)
     r = ax("r", extent(k))
-    w = scalar("mul", cast(load(1, (j, r), "i8"), "f32"), load(2, (j,), dtype))
+    w = scalar("mul", cast(load(1, (j, r), stored), "f32"), load(2, (j,), dtype))
     value = fold("sum", r, scalar("mul", load(0, (i, r), dtype), w), dtype)
     return body(
         [Out((i, j), (i, j), value, Tensor(dtype, (i.extent, j.extent)))],
-        [Tensor(dtype, (i.extent, r.extent)), Tensor("i8", (j.extent, r.extent)), Tensor(dtype, (j.extent,))],
+        [Tensor(dtype, (i.extent, r.extent)), Tensor(stored, (j.extent, r.extent)), Tensor(dtype, (j.extent,))],
     )
+
+
+def prologue(
+    m: Extent, n: Extent, k: Extent, kind: str, dtype: str = "bf16", trans_a: bool = False, trans_b: bool = True,
+    batch: Extent | None = None,
+) -> Body:  # fmt: skip
+    """A linear layer whose left factor is computed on load.
+
+    `kind`: `silu` of x; `gate` silu(g) * u; `norm` x * weight * 1 / root mean square; `row` x times a scale of its row;
+    `cast` x stored as f32; `f8e4m3` or `i8` x stored so, times a scale of its row; `both` silu(x) and x itself, each
+    with a weight of its own, added.  `trans_a` stores x as [k, m], `trans_b` W as [n, k].
+    """
+    lead = () if batch is None else axes(batch, name="b")
+    i, j = axes(m, n)
+    r, q = ax("r", extent(k)), ax("q", extent(k))
+    stored = {"cast": "f32", "f8e4m3": "f8e4m3", "i8": "i8"}.get(kind, dtype)
+    head = tuple(a.extent for a in lead)
+    shape = (r.extent, i.extent) if trans_a else (i.extent, r.extent)
+    slots = [Tensor(stored, (*head, *shape)), Tensor(dtype, (j.extent, r.extent) if trans_b else (r.extent, j.extent))]
+
+    def at(slot: int, along: Ax) -> Expr:
+        return load(slot, (*lead, *((along, i) if trans_a else (i, along))), stored)
+
+    x: Expr = at(0, r)
+    value = x
+    if kind in ("silu", "both"):
+        value = silu(x)
+    elif kind == "gate":
+        slots.append(slots[0])
+        value = scalar("mul", silu(x), at(2, r))
+    elif kind == "norm":
+        slots.append(Tensor(dtype, (r.extent,)))
+        value = scalar("mul", scalar("mul", x, rms_scale(at(0, q), q)), load(2, (r,), dtype))
+    else:
+        slots.append(Tensor("f32", (i.extent,)))
+        value = scalar("mul", cast(x, "f32"), load(2, (i,), "f32"))
+    w = load(1, (j, r) if trans_b else (r, j), dtype)
+    total = fold("sum", r, scalar("mul", value, w), dtype)
+    if kind == "both":
+        slots.append(slots[1])
+        other = load(2, (j, q) if trans_b else (q, j), dtype)
+        total = scalar("add", total, fold("sum", q, scalar("mul", at(0, q), other), dtype))
+    out = Tensor(dtype, (*head, i.extent, j.extent))
+    return body([Out((*lead, i, j), (*lead, i, j), total, out)], slots)
 
 
 def rotated(m: Extent, n: Extent, k: int, dtype: str = "bf16") -> Body:

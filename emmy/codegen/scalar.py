@@ -10,7 +10,8 @@ Index arithmetic is 32 bits wide where every operand and result has fewer than 2
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from emmy.codegen import folds
@@ -129,6 +130,14 @@ class Scalars:
     def value(self, code: Code, e: Expr, env: Mapping[Ax, X], known: Mapping[Expr, X]) -> X:
         """`e` at the point `env`, as statements of `code`; nodes in `known` are held by those values already."""
         return self.get(e, Scope(code, axes=dict(env), known=dict(known)))
+
+    @contextmanager
+    def rounding(self, also_coarse: frozenset[Expr]) -> Iterator[None]:
+        """Meanwhile these values are rounded to 16 bits, too, by whoever asks for them."""
+        before = self.coarse
+        self.coarse = before | also_coarse
+        yield
+        self.coarse = before
 
     def _small(self, t: Tensor) -> bool:
         total = 1

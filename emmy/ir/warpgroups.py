@@ -6,7 +6,8 @@
 along m (for few rows); `p4`: one producer warpgroup; `+pp`: each consumer warpgroup makes every other tile alone, one
 multiplies while the other stores.  `f2x1`: m64 fragments of a group.  `g4`: the four blocks of a cluster share the
 summed axis and combine their sums in shared memory.  `c2`: the two blocks of a cluster lie along m and share the tiles
-of the right factor, of which each brings a half to both.
+of the right factor, of which each brings a half to both.  `d4/smem-tma/reg`: consumers compute left factors from raw
+tiles and hand them to the instruction in registers.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Warpgroups:
     out: bool
     pingpong: bool = False
     cluster: int = 1
+    computed: bool = False
 
     @staticmethod
     def of(row: Row) -> Warpgroups:
@@ -49,7 +51,7 @@ class Warpgroups:
         return Warpgroups(
             tile.factor, swapped, row.work.dims[swapped] // 4, tile.fragment[swapped], tile.shape[1], tile.k,
             stage.depth, max(1, row.reduce.parts), raster.group, raster.persist, stage.out,
-            row.work.pingpong, max(1, stage.cluster),
+            row.work.pingpong, max(1, stage.cluster), stage.registers,
         )  # fmt: skip
 
     @property
@@ -79,9 +81,12 @@ class Warpgroups:
     def block_k(self) -> int:
         return self.steps * self.step
 
-    def registers(self, sums: int) -> tuple[int, int, int]:
-        """(producer, consumers, blocks an SM): 0 registers where two blocks fit an SM as they are launched."""
-        need = sums * self.fragments * self.n // 2 + BESIDE
+    def registers(self, sums: int, left: int = 0) -> tuple[int, int, int]:
+        """(producer, consumers, blocks an SM): 0 registers where two blocks fit an SM as they are launched.
+
+        `left`: registers of a thread in which left factors are computed.
+        """
+        need = sums * self.fragments * self.n // 2 + left + BESIDE
         resident = 2 if need <= FILE // (2 * self.threads) else 1
         if resident > 1 or self.swapped or self.parts > 1:
             # all threads share the work after the products, so none may give its registers away

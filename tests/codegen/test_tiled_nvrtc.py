@@ -80,3 +80,25 @@ def test_large_tiles_do_not_spill(where: str) -> None:
     kernels = [lower(body, r.family, r.row, card, "k_test") for r in picked]
     built = compile_many([Job(source(k), k.name, card.arch) for k in kernels])
     assert [b.spill_bytes for b in built if isinstance(b, Compiled)] == [0] * len(picked)
+
+
+COMPUTED: dict[str, Body] = {
+    **{k: B.prologue(2048, 4096, 4096, k) for k in ("silu", "gate", "norm", "row", "cast", "f8e4m3", "both")},
+    "transposed": B.prologue(2048, 4096, 4096, "silu", "f16", trans_a=True, trans_b=False),
+    "i8 weight": B.dequant(512, 4096, 4096),
+    "f8 weight": B.dequant(16, 4096, 4096, stored="f8e5m2"),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_computed_left_factors_leave_products_asynchronous(name: str) -> None:
+    """The assembler makes no wgmma synchronous, and what a thread holds fits its registers."""
+    card, body = target("sm_90a"), COMPUTED[name]
+    found = schedule_rows([body], card, {}, RULESETS).rows[body.hash]
+    rows = [r for r in found if r.family == "wgmma" and r.row.stage.registers]
+    rows.sort(key=lambda r: (r.config.tile_m * r.config.tile_n, r.row.text))
+    picked = [rows[-1], rows[len(rows) // 2]]
+    kernels = [lower(body, r.family, r.row, card, "k_test") for r in picked]
+    for row, binary in zip(picked, compile_many([Job(source(k), k.name, card.arch) for k in kernels]), strict=True):
+        assert isinstance(binary, Compiled), f"{row.row.text}: {binary}"
+        assert not binary.notes and not binary.spill_bytes, f"{row.row.text}: {binary.notes}"

@@ -41,9 +41,9 @@ def test_the_row_of_a_large_product_is_spelled_as_documented() -> None:
     [
         bodies.linear(512, 512, 512, "f32"),  # factors that would be rounded
         bodies.linear(512, 511, 513),  # rows that begin at odd multiples of two bytes
-        bodies.rms_linear(512, 512, 512, factored=False),  # a factor that is computed
+        bodies.rotated(512, 512, 512),  # loads that a condition guards
     ],
-    ids=["f32", "unaligned", "computed"],
+    ids=["f32", "unaligned", "guarded"],
 )
 def test_what_tma_cannot_move_as_it_is_has_no_rows(body: Body) -> None:
     assert not rows(body)
@@ -100,3 +100,67 @@ def test_a_card_with_fewer_registers_has_only_smaller_tiles() -> None:
 def test_blocks_stay_where_tiles_give_the_row_scalars() -> None:
     found = rows(bodies.scaled_linear(4096, 4096, 512))
     assert with_(found, "persist") and not with_(found, "+pp")
+
+
+COMPUTED = {
+    "activation": bodies.prologue(512, 512, 512, "silu"),
+    "gate": bodies.prologue(512, 512, 512, "gate"),
+    "normalization": bodies.rms_linear(512, 512, 512, factored=False),
+    "weight of a normalization": bodies.rms_linear(512, 512, 512),
+    "stored as f32": bodies.prologue(512, 512, 512, "cast"),
+    "stored transposed": bodies.prologue(512, 512, 512, "silu", trans_a=True),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_computed_left_factors_go_through_registers(name: str) -> None:
+    found = rows(COMPUTED[name])
+    assert found == with_(found, "/reg") and with_(found, "WORK=w8x1+p4,")
+    assert with_(found, "/c2/reg/out") if "norm" not in name else with_(found, "/c2/reg")
+
+
+@pytest.mark.parametrize("stored", ["i8", "f8e4m3", "f8e5m2"])
+def test_a_right_factor_that_is_scaled_on_load_exchanges_the_sides(stored: str) -> None:
+    found = rows(bodies.dequant(512, 512, 512, stored=stored))
+    assert found and all("WORK=w1x" in r and "/reg" in r for r in found)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        bodies.linear(512, 512, 512),
+        bodies.scaled_linear(512, 512, 512),
+        bodies.swiglu(512, 512, 512),
+    ],
+    ids=["linear", "scale in the epilogue", "gate in the epilogue"],
+)
+def test_plain_factors_stay_in_shared_memory(body: Body) -> None:
+    found = rows(body)
+    assert found and not with_(found, "/reg")
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (bodies.rotated(512, 512, 512), "conditions guard"),
+        (bodies.prologue(512, 512, 513, "silu"), "multiples of 16 bytes"),
+        (bodies.prologue(512, 512, 512, "i8", trans_a=True), "do not run along the sum"),
+        (bodies.dequant(512, 512, 520), "multiples of 16 bytes"),
+    ],
+    ids=["guarded", "unaligned", "bytes across the sum", "unaligned bytes"],
+)
+def test_factors_that_consumers_cannot_read_are_declined_with_the_reason(body: Body, why: str) -> None:
+    found = schedule_rows([body], HOPPER, {}, rulesets())
+    assert not rows(body) and why in found.declined[body.hash]["wgmma"]
+
+
+def test_computed_factors_count_among_the_registers() -> None:
+    """Two sets of fragments and what a thread holds of a row leave fewer registers for sums."""
+    for text in rows(bodies.prologue(4096, 4096, 512, "row")):
+        c = Warpgroups.of(Row.parse(text))
+        assert c.fragments * (c.n // 2 + 8 + 2) + 12 <= 200, text
+    widest = [
+        max(c.n for c in (Warpgroups.of(Row.parse(r)) for r in rows(body)) if c.groups == 3)
+        for body in (bodies.linear(4096, 4096, 512), bodies.prologue(4096, 4096, 512, "row"))
+    ]
+    assert widest == [192, 144]

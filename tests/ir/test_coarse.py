@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from emmy.ir.build import cast, scalar
 from emmy.ir.loop import Body, Expr, Op, Out, Tensor, ax, const, fold, load, op
-from emmy.ir.views.coarse import coarse, one_plus_tanh
+from emmy.ir.views.coarse import coarse, coarse_factor, one_plus_tanh
 
 N = 64
 I, K = ax("i", N), ax("k", N)
@@ -43,6 +43,14 @@ def test_a_sum_shows_every_bit_of_its_terms() -> None:
 def test_terms_of_a_sum_over_an_axis_are_not_coarse() -> None:
     term = scalar("exp", cast(load(0, (K,), "bf16"), "f32"))
     assert "exp" not in names(body(cast(fold("sum", K, term), "bf16"), "bf16"))
+
+
+def test_a_factor_that_is_rounded_to_16_bits_is_coarse_though_its_sum_is_not() -> None:
+    value = silu(cast(load(0, (K,), "bf16"), "f32"))
+    b = body(cast(fold("sum", K, value), "bf16"), "bf16")
+    assert "sigmoid" not in names(b)
+    assert "sigmoid" in {n.name for n in coarse_factor(value, "bf16") if isinstance(n, Op)}
+    assert not coarse_factor(value, "f32")
 
 
 def test_the_factor_of_gelu_is_recognized_either_way_round() -> None:

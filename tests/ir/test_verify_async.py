@@ -11,6 +11,7 @@ from emmy.codegen.expr import add, i32
 from emmy.codegen.lower import lower
 from emmy.ir.kernel import (
     Advance,
+    Assign,
     AsyncCommit,
     AsyncWait,
     Barrier,
@@ -26,6 +27,7 @@ from emmy.ir.kernel import (
     InitRings,
     Kernel,
     Layout,
+    LdMatrix,
     Let,
     Lit,
     Matrix,
@@ -55,7 +57,7 @@ from emmy.ir.loop import const
 from emmy.ir.schedule import Row
 from emmy.ir.target import target
 from emmy.ir.verify.kernel import KernelError, verify
-from tests.bodies import linear
+from tests.bodies import linear, prologue
 from tests.codegen.hopper_fixture import hopper_gemm
 
 CARD = target("sm_90a")
@@ -315,6 +317,62 @@ def test_a_loop_that_leaves_a_product_in_flight_is_followed_into_its_next_round(
         verify(_alone((loop, WgmmaWait(0))), CARD)
 
 
+def _from_registers(array: str) -> Wgmma:
+    a, b, c, d = (Elem(array, i32(q), "u32") for q in range(4))
+    return Wgmma("acc", i32(0), 64, "bf16", (a, b, c, d), _factors()[1])
+
+
+def test_registers_of_a_left_factor_may_change_when_their_product_is_done() -> None:
+    """Two sets in turns: while a product reads one, the other is assigned, by arithmetic, a vector or ldmatrix."""
+    zero = [Assign(Elem(n, i32(q), "u32"), Lit(0, "u32")) for n in ("left", "next") for q in range(4)]
+    words = Place("shared", "a_s", (i32(0),) * 3, "bf16")
+    changes: dict[str, S] = {
+        "an assignment": Assign(Elem("left", i32(1), "u32"), Lit(1, "u32")),
+        "ldmatrix": LdMatrix((Elem("left", i32(2), "u32"),), words),
+    }
+    for change in changes.values():
+        ahead = (WgmmaFence(), _from_registers("next"), WgmmaCommit())
+        body = (*zero, WgmmaFence(), _from_registers("left"), WgmmaCommit(), *ahead, WgmmaWait(1), change, WgmmaWait(0))
+        verify(_alone(body), CARD)
+        early = tuple(s for s in body if s != WgmmaWait(1))
+        with pytest.raises(KernelError, match="left is changed while a wgmma may still read it"):
+            verify(_alone(early), CARD)
+
+
+def test_a_left_factor_is_fenced_after_it_is_computed() -> None:
+    zero = [Assign(Elem("left", i32(q), "u32"), Lit(0, "u32")) for q in range(4)]
+    late = (WgmmaFence(), *zero, _from_registers("left"), WgmmaCommit(), WgmmaWait(0))
+    with pytest.raises(KernelError, match="no WgmmaFence between the registers' last use and this wgmma"):
+        verify(_alone(late), CARD)
+
+
+def computed() -> Kernel:
+    """A product whose left factor consumers compute."""
+    row = "WORK=w8x1+p4,TILE=wgmma_m64n128k16_bf16_f32/f1x1/k4,REDUCE=,STAGE=d4/smem-tma/reg,RASTER="
+    return lower(prologue(512, 512, 512, "silu"), "wgmma", Row.parse(row), CARD, "k_computed")
+
+
+def test_factors_that_consumers_compute_pass() -> None:
+    verify(computed(), CARD)
+
+
+COMPUTED: dict[str, tuple[Callable[[S], tuple[S, ...]], str]] = {
+    "a wait for one group less": (
+        lambda s: (WgmmaWait(2),) if s == WgmmaWait(1) else (s,), "is changed while a wgmma may still read it"),
+    "no wait": (lambda s: () if s == WgmmaWait(1) else (s,), "is changed while a wgmma may still read it"),
+    "no fence": (lambda s: () if s == WgmmaFence() else (s,), "no WgmmaFence between the registers' last use"),
+    "raw tiles read too early": (
+        lambda s: () if isinstance(s, RingWait) and s.side == "full" else (s,), "is read before the slot's wait"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_what_is_broken_about_computed_factors_is_named(name: str) -> None:
+    change, says = COMPUTED[name]
+    with pytest.raises(KernelError, match=says):
+        verify(edited(computed(), change), CARD)
+
+
 def _factors() -> tuple[Matrix, Matrix]:
     a, b = (Matrix(Place("shared", name, (i32(0),) * 3, "bf16")) for name in ("a_s", "b_s"))
     return a, b
@@ -322,7 +380,8 @@ def _factors() -> tuple[Matrix, Matrix]:
 
 def _alone(body: tuple[S, ...]) -> Kernel:
     k = gemm()
-    names = (Declare("acc", "f32", count=32), Declare("other", "f32", count=32))
+    sums = (Declare("acc", "f32", count=32), Declare("other", "f32", count=32))
+    names = (*sums, Declare("left", "u32", count=4), Declare("next", "u32", count=4))
     return replace(k, body=(k.body[0], *names, *body), rings=(), maps=(), threads=128)
 
 

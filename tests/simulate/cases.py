@@ -275,6 +275,26 @@ def boxed_cases() -> list[Case]:
     ]
 
 
+def computed_cases() -> list[Case]:
+    """Bodies one of whose factors is computed on load; others have no rows in the group of computed left factors."""
+    return [
+        *contraction_cases(),
+        one("activation 65x40x72", B.prologue(65, 40, 72, "silu")),
+        one("activation, transposed, f16", B.prologue(72, 64, 40, "silu", "f16", trans_a=True, trans_b=False)),
+        one("gate 33x72x136", B.prologue(33, 72, 136, "gate")),
+        one("gate, batch", B.prologue(24, 40, 72, "gate", "f16", batch=2)),
+        one("normalization 63x40x72", B.prologue(63, 40, 72, "norm")),
+        one("row scale 1x64x64", B.prologue(1, 64, 64, "row")),
+        one("f32 factor 64x33x36", B.prologue(64, 40, 40, "cast")),
+        one("f8 factor 33x40x80", B.prologue(33, 40, 80, "f8e4m3")),
+        one("two sums, one factor computed", B.prologue(65, 40, 72, "both")),
+        one("dequantized, whole rows", B.dequant(8, 65, 80), True),
+        one("dequantized f8", B.dequant(33, 64, 48, "f16", "f8e5m2"), True),
+        one("symbolic rows, activation", B.prologue(S, 48, 64, "silu"), s=37),
+        one("symbolic sum, row scale", B.prologue(40, 64, S, "row", trans_a=True, trans_b=False), s=45),
+    ]
+
+
 def tile_cases() -> list[Case]:
     odd = ((33, 40, 16), (63, 65, 64), (1, 33, 40), (64, 64, 32))
     return [*contraction_cases(), *(one(f"linear {m}x{n}x{k} f32", B.linear(m, n, k, "f32"), True) for m, n, k in odd)]
@@ -349,7 +369,8 @@ GROUPS: Final[dict[str, Group]] = {
     "tile": Group(tile_cases, _family("tile")),
     "mma": Group(contraction_cases, lambda s: s.family == "mma" and s.row.stage.where != "smem-tma"),
     "mma_boxes": Group(boxed_cases, lambda s: s.family == "mma" and s.row.stage.where == "smem-tma"),
-    "wgmma": Group(contraction_cases, _family("wgmma")),
+    "wgmma": Group(contraction_cases, lambda s: s.family == "wgmma" and not s.row.stage.registers),
+    "wgmma_computed": Group(computed_cases, lambda s: s.family == "wgmma" and s.row.stage.registers),
     "attention": Group(attention_thread_cases, _family("attention", "t")),
     "attention_mma": Group(attention_cases, _family("attention", "w")),
     "partial": Group(partial_cases, lambda s: s.family != "plain"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from emmy.ir.kernel import (
+    NODES,
     WGMMA_K,
     Advance,
     Bin,
@@ -15,7 +17,9 @@ from emmy.ir.kernel import (
     ClusterBarrier,
     CopyArrive,
     Cursor,
+    Declare,
     DependentWait,
+    Elem,
     InitRings,
     Kernel,
     Lit,
@@ -124,6 +128,53 @@ def factors_exchanged(kernel: Kernel) -> Iterator[Mutant]:
         t = s.statement
         if isinstance(t, Wgmma) and not isinstance(t.a, tuple):
             yield anywhere("wgmma factors exchanged", kernel, s, replace(t, a=t.b, b=t.a))
+
+
+def _of_registers(kernel: Kernel) -> list[Wgmma]:
+    """Products whose left factor is in registers."""
+    return [t for s in sites(kernel) if isinstance(t := s.statement, Wgmma) and isinstance(t.a, tuple)]
+
+
+def other_set(kernel: Kernel) -> Iterator[Mutant]:
+    """A wgmma takes its left factor from registers of another step or another factor."""
+    taken = dict.fromkeys(t.a for t in _of_registers(kernel))
+    for s in sites(kernel):
+        t = s.statement
+        if isinstance(t, Wgmma) and isinstance(t.a, tuple):
+            others = [a for a in taken if a != t.a]
+            if others:
+                yield anywhere("wgmma factor of another step", kernel, s, replace(t, a=others[0]))
+
+
+def same_set(kernel: Kernel) -> Iterator[Mutant]:
+    """Two sets of left factors in one: it is computed while products of the step before read it."""
+    names = list(dict.fromkeys(x.array for t in _of_registers(kernel) for x in t.a if isinstance(x, Elem)))
+    declared = {t.name: t.count for s in sites(kernel) if isinstance(t := s.statement, Declare)}
+    for one, other in itertools.pairwise(names):
+        if declared[one] == declared[other]:
+            body = _in_one(kernel.body, other, one)
+            yield Mutant("one set of factors", f"{other} in {one}", replace(kernel, body=body))
+
+
+def _in_one(node: Any, old: str, new: str) -> Any:
+    """The statements with the elements of one array in another, and without the first one's declaration."""
+    if isinstance(node, tuple):
+        return tuple(_in_one(n, old, new) for n in node if not (isinstance(n, Declare) and n.name == old))
+    if isinstance(node, Elem) and node.array == old:
+        return replace(node, array=new)
+    if not isinstance(node, NODES):
+        return node
+    return replace(node, **{f.name: _in_one(getattr(node, f.name), old, new) for f in fields(node)})
+
+
+def registers_exchanged(kernel: Kernel) -> Iterator[Mutant]:
+    """The registers of a left factor in another order: rows or elements of the sum exchanged."""
+    for s in sites(kernel):
+        t = s.statement
+        if isinstance(t, Wgmma) and isinstance(t.a, tuple):
+            a, b, c, d = t.a
+            yield anywhere("wgmma registers exchanged", kernel, s, replace(t, a=(b, a, c, d)))
+            yield anywhere("wgmma registers exchanged", kernel, s, replace(t, a=(c, b, a, d)))
 
 
 def _named(name: str, by: int) -> Operator:
@@ -235,6 +286,9 @@ RING_OPERATORS: Final[dict[str, Operator]] = {
     "wgmma further along k": further_along_k,
     "wgmma accumulate flipped": accumulate_flipped,
     "wgmma factors exchanged": factors_exchanged,
+    "wgmma factor of another step": other_set,
+    "one set of factors": same_set,
+    "wgmma registers exchanged": registers_exchanged,
     "named barrier dropped": dropping("named barrier dropped", NamedBarrier),
     "named barrier threads + 32": _named("named barrier threads + 32", 32),
     "named barrier threads - 32": _named("named barrier threads - 32", -32),

@@ -38,6 +38,12 @@ LONG: Final = {
         one("bias, activation", B.linear(40, 72, 776, bias=True, act=True)),
         one("symbolic rows", B.linear(S, 64, 640), True, s=70),
     ),
+    "wgmma_computed": (
+        one("gate", B.prologue(65, 40, 648, "gate")),
+        one("normalization", B.prologue(33, 72, 520, "norm")),
+        one("dequantized", B.dequant(24, 65, 656), True),
+        one("transposed activation", B.prologue(72, 64, 648, "silu", "f16", trans_a=True)),
+    ),
     "tile": (
         one("linear 33x40x72 f32", B.linear(33, 40, 72, "f32"), True),
         one("linear 24x65x71", B.linear(24, 65, 71), True),

@@ -6,7 +6,8 @@ order.  One group of products stays in flight: a slot is released when the group
 stays goes on to the next tile while the last one's results are stored.  For few rows the instruction's 64 rows lie
 along n (`swapped`), and the blocks of a cluster may share the summed axis (`parts`), none of them without a stage of
 it, or the tiles of the right factor (`cluster`).  Two consumer warpgroups may take turns (`pingpong`): while one
-multiplies, the other stores its tile.  What rows say: `emmy.ir.warpgroups`.
+multiplies, the other stores its tile.  Left factors that are not stored as the product takes them are computed by the
+consumers from raw tiles (`wgmma_registers`), a step ahead of the products.  What rows say: `emmy.ir.warpgroups`.
 
 Sources: PTX ISA manual (wgmma, cp.async.bulk.tensor, mbarrier, setmaxnreg).
 """
@@ -21,6 +22,7 @@ from emmy.codegen.expr import BID, TID, Code, add, compare, div, i32, lt, mod, m
 from emmy.codegen.families.blocks import Blocks, place_blocks, tiles_of
 from emmy.codegen.families.frame import Frame
 from emmy.codegen.families.wgmma_gather import Gather
+from emmy.codegen.families.wgmma_registers import SETS, Fragments
 from emmy.codegen.families.wgmma_results import Results
 from emmy.codegen.families.wgmma_tiles import staged, staged_operand
 from emmy.codegen.scalar import Scalars
@@ -33,6 +35,7 @@ from emmy.ir.kernel import (
     Cursor,
     InitRings,
     Kernel,
+    Matrix,
     NamedBarrier,
     Ring,
     RingArrive,
@@ -51,6 +54,8 @@ from emmy.ir.loop import Body, Expr, const
 from emmy.ir.schedule import Row
 from emmy.ir.views.box import points
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
+from emmy.ir.views.converted import left_of
+from emmy.ir.views.product import Part
 from emmy.ir.warpgroups import GROUP, Warpgroups
 
 TURN: Final = 4  # the named barrier that lets the first of two groups multiply; the next one lets the second
@@ -71,8 +76,17 @@ class _Wgmma:
     def __init__(self, view: ContractionView, config: Warpgroups, frame: Frame) -> None:
         self.v, self.c, self.f = view, config, frame
         c, names = config, frame.scalars.names
-        self.left = [staged_operand(frame, view, c, p, "a", view.m, c.long) for p in view.parts_a]
-        self.right = [staged_operand(frame, view, c, p, "b", view.n, c.n, c.cluster > 1) for p in view.parts_b]
+        left = left_of(view)
+        if isinstance(left, str) or bool(left.computed) != c.computed:
+            why = left if isinstance(left, str) else "left factors that take another form"
+            raise LoweringError(f"{frame.name} has {why}", "take a row of another family")
+        self.factors = left
+        self.tiles = {
+            n: staged_operand(frame, view, c, Part(n, view.k), "a", view.m, c.long, n.dtype) for n in left.tiles
+        }
+        # the tile of each left factor that is read as it lies there
+        self.left = [self.tiles[p.plain] if p.plain is not None else None for p in view.parts_a]
+        self.right = [staged_operand(frame, view, c, p, "b", view.n, c.n, c.type, c.cluster > 1) for p in view.parts_b]
         self.outs = [staged(frame, view, c, k) for k in range(len(view.body.outs))] if c.out else []
         self.results = Results(frame, view, c, self.outs)
         # every warp that reads a slot releases it, in each block whose slot it reads
@@ -86,7 +100,9 @@ class _Wgmma:
         self._together(code)
         blocks = None if c.persist else self._blocks(code, div(BID, c.parts * c.cluster))
         self.results.scalars_of(blocks, code)
-        producer_registers, consumer_registers, resident = c.registers(len(self.v.sums))
+        producer_registers, consumer_registers, resident = c.registers(
+            len(self.v.sums), self.factors.registers(c.fragments, c.steps)
+        )
         producer = Role("producer", 4, producer_registers, tuple(self._producer(blocks).statements))
         consumer = Role("consumer", 4 * c.groups, consumer_registers, tuple(self._consumer(blocks).statements))
         code.emit(Roles((producer, consumer)))
@@ -96,7 +112,7 @@ class _Wgmma:
             self.results.combine(code, blocks)
         if c.parts > 1 or c.cluster > 1:
             code.emit(ClusterBarrier())  # nobody leaves while another block reads its sums or writes to its slots
-        operands = [*self.left, *self.right]
+        operands = [*self.tiles.values(), *self.right]
         shared = [*(o.buffer for o in operands), *self.results.buffers]
         maps = (*(o.map for o in operands), *(o.map for o in self.outs))
         together = c.parts * c.cluster
@@ -147,14 +163,14 @@ class _Wgmma:
         names = self.f.scalars.names
         code, cursor = Code(names), names.fresh("fill")
         slot = Var(f"{cursor}_slot", "i32")
-        bytes = sum(o.bytes for o in (*self.left, *self.right))
+        bytes = sum(o.bytes for o in (*self.tiles.values(), *self.right))
 
         def fill(inner: Code, b: Blocks) -> None:
             first, last = self._k_range(inner)
             with inner.loop("t", last, start=first) as (c, t):
                 c.emit(RingWait(cursor, "empty"), RingArrive(cursor, "full", bytes))
                 k0 = mul(t, self.c.block_k)
-                for o in self.left:
+                for o in self.tiles.values():
                     o.load(c, slot, b.m0, k0, b.batch, cursor)
                 for o in self.right:
                     o.load(c, slot, b.n0, k0, b.batch, cursor, self.rank if self.c.cluster > 1 else None)
@@ -184,7 +200,9 @@ class _Wgmma:
             if c.pingpong:
                 inner.emit(NamedBarrier(add(index, TURN), 2 * GROUP))
             gather = Gather(self.f, self.v, c, self.left[0], self.results, b, self.row0)
-            self._sums(inner, acc, index, gather)
+            scalars = self.results.scalars[0]
+            fragments = Fragments(self.f, self.v, c, self.factors, self.tiles, scalars, b, self.row0)
+            self._sums(inner, acc, index, gather, fragments)
             self.results.store(inner, b, acc, self.row0, index)
             if c.pingpong:
                 self._skip(inner, self._k_range(inner)[1])
@@ -203,15 +221,14 @@ class _Wgmma:
         """Past the slots of a tile that the other group takes."""
         code.emit(Advance(self.take, slots), Advance(self.free, slots))
 
-    def _sums(self, code: Code, acc: Sequence[Var], index: X, gather: Gather) -> None:
+    def _sums(self, code: Code, acc: Sequence[Var], index: X, gather: Gather, fragments: Fragments) -> None:
         first, last = self._k_range(code)
         gather.begin(code)
+        fragments.begin(code)
         # the first products begin the sums, so that no register is kept from tile to tile
-        self._products(code, acc, first, gather, begin=True)
+        self._products(code, acc, first, gather, fragments, begin=True)
         with code.loop("t", last, start=add(first, 1)) as (loop, t):
-            self._products(loop, acc, t, gather, begin=False)
-            loop.emit(WgmmaWait(1))
-            self._release(loop)
+            self._products(loop, acc, t, gather, fragments, begin=False)
         if self.c.pingpong:
             with code.when(lt(self.following, self.f.count(self._count()))) as more:
                 more.emit(NamedBarrier(sub(TURN + 1, index), 2 * GROUP, arrive=True))
@@ -219,23 +236,58 @@ class _Wgmma:
         self._release(code)
         gather.end(code)
 
-    def _products(self, code: Code, acc: Sequence[Var], t: X, gather: Gather, begin: bool) -> None:
-        """Products of tile t of the summed axis as one group; with `begin` they are the first of their sums."""
-        c = self.c
-        slot = Var(f"{self.take}_slot", "i32")
+    def _products(
+        self, code: Code, acc: Sequence[Var], t: X, gather: Gather, fragments: Fragments, begin: bool
+    ) -> None:
+        """Products of tile t of the summed axis; with `begin` they are the first of their sums.
+
+        When they have been issued the tile before is released, as soon as its own products are done.
+        """
+        slot, k0 = Var(f"{self.take}_slot", "i32"), mul(t, self.c.block_k)
+        if self.c.computed:
+            fragments.ahead(code, k0)
+            code.emit(RingWait(self.take, "full"))
+            self._computed(code, acc, slot, k0, fragments, begin)
+            code.emit(Advance(self.take))
+            return
         code.emit(RingWait(self.take, "full"), WgmmaFence())
-        for s in range(c.steps):
-            for i in range(c.fragments):
-                for total, array in zip(self.v.sums, acc, strict=True):
-                    a = self.left[total.a].matrix(slot, add(self.row0, 64 * i), s * c.step)
-                    b = self.right[total.b].matrix(slot, i32(0), s * c.step)
-                    at = i32(i * c.n // 2)
-                    code.emit(Wgmma(array.name, at, c.n, c.type, a, b, accumulate=not (begin and s == 0)))
+        for s in range(self.c.steps):
+            self._step(code, acc, slot, s, fragments, begin and s == 0)
         code.emit(WgmmaCommit())
-        gather.tile(code, slot, mul(t, c.block_k))
+        gather.tile(code, slot, k0)
         code.emit(Advance(self.take))
+        if not begin:
+            code.emit(WgmmaWait(1))
+            self._release(code)
+
+    def _computed(self, code: Code, acc: Sequence[Var], slot: X, k0: X, fragments: Fragments, begin: bool) -> None:
+        """A group a step: while its products run, the left factors of the next one are computed into the other set."""
+        for s in range(self.c.steps):
+            if not begin or s >= SETS:
+                code.emit(WgmmaWait(SETS - 1))  # the products that read this set are done
+            if not begin and s == SETS - 1:
+                self._release(code)
+            fragments.compute(code, slot, s, k0)
+            code.emit(WgmmaFence())
+            self._step(code, acc, slot, s, fragments, begin and s == 0)
+            code.emit(WgmmaCommit())
+
+    def _step(self, code: Code, acc: Sequence[Var], slot: X, s: int, fragments: Fragments, first: bool) -> None:
+        """The products of one instruction's step of a tile."""
+        c = self.c
+        for i in range(c.fragments):
+            for total, array in zip(self.v.sums, acc, strict=True):
+                a: Matrix | tuple[X, X, X, X] | None = fragments.of(total.a, i, s)
+                if a is None:
+                    tile = self.left[total.a]
+                    assert tile is not None
+                    a = tile.matrix(slot, add(self.row0, 64 * i), s * c.step)
+                b = self.right[total.b].matrix(slot, i32(0), s * c.step)
+                at = i32(i * c.n // 2)
+                code.emit(Wgmma(array.name, at, c.n, c.type, a, b, accumulate=not first))
 
     def _release(self, code: Code) -> None:
+        """Lanes that read raw tiles have done so before a product that all of them issued together."""
         blocks = self.c.cluster
         if self.results.passing:
             code.emit(WarpSync())  # all lanes have read the slot

@@ -25,8 +25,9 @@ class Gather:
     """The statistics of one tile's rows; does nothing where no row scalar passes."""
 
     def __init__(
-        self, frame: Frame, view: ContractionView, c: Warpgroups, left: Operand, results: Results, b: Blocks, row0: X
-    ) -> None:
+        self, frame: Frame, view: ContractionView, c: Warpgroups, left: Operand | None, results: Results, b: Blocks,
+        row0: X,
+    ) -> None:  # fmt: skip
         self.f, self.v, self.c, self.left, self.b, self.row0 = frame, view, c, left, b, row0
         self.folds = results.passing
         if self.folds:
@@ -47,7 +48,7 @@ class Gather:
         if not self.folds:
             return
         node = self.v.parts_a[0].plain
-        assert node is not None
+        assert node is not None and self.left is not None
         buffer, count = self.left.buffer, 16 // DTYPES[self.c.type].bytes
         half = self.left.wide // THREADS
         with code.loop("i", self.c.fragments, unroll=0) as (each, i):

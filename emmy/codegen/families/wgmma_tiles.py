@@ -33,11 +33,14 @@ class Staged:
 
 def staged_operand(
     frame: Frame, view: ContractionView, c: Warpgroups, part: Part, stem: str, own: tuple[Ax, ...], rows: int,
-    shared: bool = False,
+    type: str, shared: bool = False,
 ) -> Operand:  # fmt: skip
-    """The staged tiles of a part, `rows` of them along its own axes; `shared`: blocks of a cluster bring halves."""
+    """The staged tiles of a plain part of `type` elements, `rows` of them along its own axes.
+
+    `shared`: blocks of a cluster bring halves.
+    """
     run, name = run_side(part, view.body, own, view.k), frame.scalars.names.fresh(f"{stem}_tile")
-    return operand(frame, view, part, own, slabs(name, c.type, c.stages, run, rows, c.block_k), stem, shared)
+    return operand(frame, view, part, own, slabs(name, type, c.stages, run, rows, c.block_k), stem, shared)
 
 
 def staged(frame: Frame, view: ContractionView, c: Warpgroups, k: int) -> Staged:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from emmy.egraph.families.contraction import Facts, Rows, points
@@ -15,6 +15,7 @@ from emmy.ir.target import Target
 from emmy.ir.views.access import size_of
 from emmy.ir.views.box import Box, out_box, part_box
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
+from emmy.ir.views.converted import Left, left_of
 from emmy.ir.views.gather import passing
 from emmy.ir.warpgroups import Warpgroups
 
@@ -22,36 +23,59 @@ PRODUCERS = 4  # warps
 
 
 def facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | str:
-    """What the rules need of a contraction whose factors TMA moves as they are."""
+    """What the rules need of a contraction whose right factors TMA moves as they are, in one way or both."""
     view = contraction_view(body)
     if isinstance(view, str):
         return view
     if view.half is None:
         return "factors that the original program does not hold in one 16-bit type"
-    sides = [[part_box(p, body, view.batch, own, view.k) for p in parts]
-             for parts, own in ((view.parts_a, view.m), (view.parts_b, view.n))]  # fmt: skip
-    for found in (b for side in sides for b in side):
-        if isinstance(found, str):
-            return found
-        if found.dtype != view.half:
-            return "a factor that is converted on the way"
-    runs = [{b.run for b in side if isinstance(b, Box)} for side in sides]
-    if any(len(r) > 1 for r in runs):
-        return "factors of one side that lie in different orders"
+    ways = [_operands(view), _operands(view.swapped())]
+    offered = [(way, w) for way, w in enumerate(ways) if isinstance(w, Operands)]
+    if not offered:
+        first, exchanged = (str(w) for w in ways)
+        return first if first == exchanged else f"{first}; with sides exchanged, {exchanged}"
     outs = [out_box(o, view.batch, view.m, view.n) for o in body.outs]
     by_tma = all(isinstance(o, Box) and dtype(o.dtype).bytes == 2 for o in outs)
     known: Facts = {"wgmma-outs": [(body.hash, len(outs) if by_tma else 0)]}
     known["wgmma-fixed"] = [(body.hash,)] if size_of(view.k) is not None else []
-    for way, v in enumerate((view, view.swapped())):
+    for way, operands in offered:
+        v = view.swapped() if way else view
         h = body.hash, way
+        left = operands.left
         extents = points(v.m, sizes), points(v.n, sizes), points(v.k, sizes), points(v.batch, sizes)
-        left, right = (runs[way], runs[1 - way])
         known.setdefault("wgmma-body", []).append((*h, view.half, *extents))
-        known.setdefault("wgmma-operands", []).append((*h, len(v.parts_a), len(v.parts_b), len(v.sums)))
-        known.setdefault("wgmma-runs", []).append((*h, *left, *right))
+        known.setdefault("wgmma-operands", []).append((*h, len(v.parts_b), len(v.sums)))
+        known.setdefault("wgmma-left", []).append(
+            (*h, int(bool(left.computed)), left.bytes, left.fixed, left.passing, left.step)
+        )
+        known.setdefault("wgmma-runs", []).append((*h, operands.run))
         known.setdefault("wgmma-scalars", []).append((*h, len(v.scalars_m), len(v.scalars_n)))
         known.setdefault("wgmma-passing", []).append((*h, 0 if way else len(passing(v))))
     return known
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """`run`: the side along which right factors lie in memory."""
+
+    left: Left
+    run: str
+
+
+def _operands(v: ContractionView) -> Operands | str:
+    """The factors of one way: right ones as they lie in memory, left ones so or computed by the consumers."""
+    assert v.half is not None
+    boxes = [part_box(p, v.body, v.batch, v.n, v.k) for p in v.parts_b]
+    for found in boxes:
+        if isinstance(found, str):
+            return found
+        if found.dtype != v.half:
+            return "a right factor that is converted on the way"
+    runs = {b.run for b in boxes if isinstance(b, Box)}
+    if len(runs) > 1:
+        return "factors of one side that lie in different orders"
+    left = left_of(v)
+    return left if isinstance(left, str) else Operands(left, *runs)
 
 
 def rows(found: Rows, stages: Rows, orders: Rows) -> Iterator[tuple[str, Row]]:
@@ -61,12 +85,12 @@ def rows(found: Rows, stages: Rows, orders: Rows) -> Iterator[tuple[str, Row]]:
     rasters: dict[Any, list[Raster]] = {}
     for *_, group, persist, cls in orders:
         rasters.setdefault(cls, []).append(Raster(group, persist == 1))
-    for body, way, type, g, f, n, ks, parts, cluster, turns, ring, raster, _ in found:
+    for body, way, type, form, g, f, n, ks, parts, cluster, turns, ring, raster, _ in found:
         warps, fragments = ((1, 4 * g), (1, f)) if way else ((4 * g, 1), (f, 1))
         tile = Tile(f"wgmma_m64n{n}k{32 // dtype(type).bytes}_{type}_f32", fragments, ks)
         work, reduce = Work("w", warps, PRODUCERS, turns == 1), Reduce(parts=parts if parts > 1 else 0)
         for stage in rings.get(ring, ()):
-            stage = replace(stage, cluster=cluster if cluster > 1 else 0)
+            stage = replace(stage, cluster=cluster if cluster > 1 else 0, registers=form == 1)
             for order in rasters.get(raster, ()):
                 yield body, Row(work, tile, reduce, stage, order)
 
@@ -77,13 +101,15 @@ def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> Ke
     c = Warpgroups.of(row)
     v = view.swapped() if c.swapped else view
     long, columns, sums = c.long, c.n, len(v.sums)
-    stage = dtype(c.type).bytes * c.block_k * (len(v.parts_a) * long + len(v.parts_b) * columns)
+    left = left_of(v)
+    assert isinstance(left, Left)
+    stage = c.block_k * (left.bytes * long + dtype(c.type).bytes * len(v.parts_b) * columns)
     rows = -(-points(v.m, sizes) // (long * c.cluster)) * c.cluster
     tiles = points(v.batch, sizes) * rows * -(-points(v.n, sizes) // columns)
     beside = 2048 + 4 * (len(v.scalars_m) * long + len(v.scalars_n) * columns)
     beside += 2 * 64 * 2 * c.block * c.groups * len(body.outs) if c.out else 0
     beside += 4 * sums * (long + 8) * (columns + 8) if c.swapped or c.parts > 1 else 0
-    resident = c.registers(sums)[2]
+    resident = c.registers(sums, left.registers(c.fragments, c.steps))[2]
     return KernelConfig(
         "wgmma",
         c.threads,

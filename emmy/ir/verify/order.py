@@ -28,6 +28,7 @@ from emmy.ir.kernel import (
     Cursor,
     Declare,
     DependentWait,
+    Elem,
     InitRings,
     Kernel,
     LdMatrix,
@@ -219,10 +220,7 @@ class _Order:
         flying = set().union(*(g.writes for g in (*self.groups, self.open))) & names
         if flying and not isinstance(s, Declare):
             raise self.fail(s, f"{min(flying)} is used before the wgmma that writes it is waited for")
-        changed = {s.target.array} if isinstance(s, Assign) and hasattr(s.target, "array") else set()
-        if isinstance(s, LoadVector):
-            changed.add(s.array)
-        factors = set().union(*(g.factors for g in (*self.groups, self.open))) & changed
+        factors = set().union(*(g.factors for g in (*self.groups, self.open))) & _changed(s)
         if factors:
             raise self.fail(s, f"{min(factors)} is changed while a wgmma may still read it")
         self.touched |= names
@@ -290,6 +288,14 @@ class _Order:
                 raise self.fail(s, f"{p.buffer} is written while a TMA store may still read it")
         self.written[p.buffer] = step.threads
         self.apart.pop(p.buffer, None)
+
+
+def _changed(s: S) -> set[str]:
+    """Registers that a statement assigns."""
+    if isinstance(s, LoadVector):
+        return {s.array}
+    targets = (s.target,) if isinstance(s, Assign) else s.dst if isinstance(s, LdMatrix) else ()
+    return {t.array if isinstance(t, Elem) else t.name for t in targets}
 
 
 def _arrays(s: S) -> set[str]:

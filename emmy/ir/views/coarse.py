@@ -17,14 +17,23 @@ PASSING: Final = ("mul", "div", "neg", "abs")
 
 def coarse(body: Body) -> frozenset[Expr]:
     """The f32 operations of a body that are coarse."""
+    return _coarse_under({o.value: {p.tensor.dtype for p in body.outs if p.value is o.value} for o in body.outs})
+
+
+def coarse_factor(value: Expr, type: str) -> frozenset[Expr]:
+    """The f32 operations of a factor that a schedule rounds to `type` which are coarse there."""
+    return _coarse_under({value: {type}})
+
+
+def _coarse_under(stored: dict[Expr, set[str]]) -> frozenset[Expr]:
+    """`stored`: values with the types to which they are rounded."""
     seen: dict[Expr, None] = {}
-    for o in body.outs:
-        visit(o.value, seen)
+    for value in stored:
+        visit(value, seen)
     readers: dict[Expr, list[Expr]] = {}
     for node in seen:
         for child in node.children:
             readers.setdefault(child, []).append(node)
-    stored = {o.value: {p.tensor.dtype for p in body.outs if p.value is o.value} for o in body.outs}
     found: dict[Expr, bool] = {}
     return frozenset(n for n in seen if isinstance(n, Op) and n.type == "f32" and _coarse(n, readers, stored, found))
 
@@ -59,4 +68,4 @@ def one_plus_tanh(e: Expr) -> Expr | None:
     return None
 
 
-__all__ = ["coarse", "one_plus_tanh"]
+__all__ = ["coarse", "coarse_factor", "one_plus_tanh"]

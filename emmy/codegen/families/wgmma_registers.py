@@ -1,0 +1,186 @@
+"""Left factors of the `wgmma` family that consumers compute: raw tiles in shared memory -> fragments in registers.
+
+A thread reads the elements of its own fragment (16-bit ones by ldmatrix, which also turns tiles that lie along the
+rows), does the factor's arithmetic in f32, rounds to the product's type and packs.  There are two sets of fragments:
+one is computed while the products of the step before read the other.
+
+Register q of a fragment holds row 16 warp + lane / 4 + 8 (q % 2), elements 8 (q / 2) + 2 (lane % 4) + 0 and 1 of a
+step (PTX ISA manual, register fragments of wgmma).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from emmy.codegen.expr import TID, Code, add, call, convert, div, elem, i32, lt, mod, mul, select
+from emmy.codegen.families.blocks import Blocks
+from emmy.codegen.families.boxes import Operand, tile_at
+from emmy.codegen.families.fragments import load_a
+from emmy.codegen.families.frame import Env, Frame, clamp, fits
+from emmy.codegen.families.rowscalars import RowScalars
+from emmy.ir.dtype import DTYPES, register
+from emmy.ir.kernel import Lit, LoadVector, Var, X
+from emmy.ir.loop import Expr, Load
+from emmy.ir.views.coarse import coarse_factor
+from emmy.ir.views.contraction_view import ContractionView
+from emmy.ir.views.converted import PAIR, Converted, Left, pairs
+from emmy.ir.views.product import HALVES
+from emmy.ir.warpgroups import GROUP, Warpgroups
+
+SETS: Final = 2
+REGISTERS: Final = 4  # of a fragment
+
+
+@dataclass
+class Computed:
+    """One factor's registers: `sets` of fragments, values `held` of each row, raw elements `along` the sum."""
+
+    how: Converted
+    sets: list[Var]
+    held: dict[Expr, Var]
+    along: dict[Load, Var]
+    # functions without branches, which would make the compiler wait for products before it computes the next factors
+    coarse: frozenset[Expr]
+
+
+class Fragments:
+    """The computed factors of one tile of results, by each consumer group; `row0` is its first row in the block."""
+
+    def __init__(
+        self, frame: Frame, view: ContractionView, c: Warpgroups, left: Left, tiles: Mapping[Load, Operand],
+        scalars: RowScalars, b: Blocks, row0: X,
+    ) -> None:  # fmt: skip
+        self.f, self.v, self.c, self.tiles, self.scalars, self.b, self.row0 = frame, view, c, tiles, scalars, b, row0
+        self.parts = left.parts
+        self.computed: dict[int, Computed] = {}
+        self.lane = mod(TID, 32)
+        self.k_total, self.m_total = frame.total(view.k), b.m_total
+        self.k_fits, self.m_fits = fits(self.k_total, c.block_k), fits(self.m_total, c.long * c.cluster)
+
+    # -- before the loop over the sum
+
+    def begin(self, code: Code) -> None:
+        """Registers, and what does not change along the sum: computed once a row."""
+        for n, how in enumerate(self.parts):
+            if how is not None:
+                self.computed[n] = self._registers(code, how)
+                self._hold(code, self.computed[n])
+
+    def _registers(self, code: Code, how: Converted) -> Computed:
+        f = self.c.fragments
+        sets = [code.declare("factor", "u32", count=REGISTERS * f) for _ in range(SETS)]
+        held = {e: code.declare("held", e.type, count=2 * f) for e in how.held}
+        along = {n: code.declare("along", n.dtype, count=2 * PAIR * self.c.steps) for n in how.along}
+        return Computed(how, sets, held, along, coarse_factor(how.part.value, self.c.type))
+
+    def _row(self, i: X, h: int) -> X:
+        """The thread's row of the block: the upper (h = 0) or the lower one of fragment i."""
+        warp = mod(div(TID, 32), GROUP // 32)
+        return add(self.row0, mul(i, 64), mul(warp, 16), div(self.lane, 4), 8 * h)
+
+    def _own(self, i: X, h: int) -> Env:
+        m = add(self.b.m0, self._row(i, h))
+        return {**self.b.batch, **self.f.decode(m if self.m_fits else clamp(m, self.m_total), self.v.m)}
+
+    def _hold(self, code: Code, one: Computed) -> None:
+        if not one.held:
+            return
+        with code.loop("i", self.c.fragments, unroll=0) as (inner, i):
+            for h in range(2):
+                scope = self.f.scope(
+                    inner, self._own(i, h), self.scalars.at(inner, self._row(i, h), one.how.part.scalars)
+                )
+                for e, array in one.held.items():
+                    inner.assign(elem(array, add(mul(i, 2), h)), self.f.scalars.get(e, scope))
+
+    # -- a tile of the sum
+
+    def ahead(self, code: Code, k0: X) -> None:
+        """Elements that no row changes, of the tile that begins at `k0`: asked for before the tile is waited for."""
+        for one in self.computed.values():
+            for node, array in one.along.items():
+                with code.loop("s", self.c.steps, unroll=0) as (inner, s):
+                    for half in range(2):
+                        k = add(k0, mul(s, self.c.step), 8 * half, mul(mod(self.lane, 4), PAIR))
+                        self._along(inner, node, array, add(mul(s, 2 * PAIR), PAIR * half), k)
+
+    def _along(self, code: Code, node: Load, array: Var, at: X, k: X) -> None:
+        """Two neighbours from element `k` of the sum on; past its end, the last ones."""
+        form = self.f.form(node)
+        assert form is not None
+        together = pairs(node, self.v.body, self.v.k)
+        for e in range(0, PAIR, PAIR if together else 1):
+            first = add(k, e)
+            if not self.k_fits:
+                last = add(self.k_total, -PAIR) if together else add(self.k_total, -1)
+                first = select(lt(first, self.k_total), first, last)
+            env = {**self.b.batch, **self.f.decode(first, self.v.k)}
+            place = self.f.at(node.slot, self.f.offset(form, env, node.slot))
+            code.emit(LoadVector(array.name, add(at, e), PAIR if together else 1, place))
+
+    def compute(self, code: Code, slot: X, step: int, k0: X) -> None:
+        """Every computed factor's fragments of one step of the tile that begins at `k0`, into the step's set."""
+        for one in self.computed.values():
+            with code.loop("i", self.c.fragments, unroll=0) as (inner, i):
+                raw = {n: self._raw(inner, n, slot, i, step) for n in one.how.tiles}
+                for q in range(REGISTERS):
+                    low, high = (self._element(inner, one, raw, i, step, k0, q, e) for e in range(PAIR))
+                    target = elem(one.sets[step % SETS], add(mul(i, REGISTERS), q))
+                    inner.assign(target, call(f"pack_{self.c.type}x2", low, high, type="u32"))
+
+    def _raw(self, code: Code, node: Load, slot: X, i: X, step: int) -> Var:
+        """The raw elements of a fragment: packed words of 16-bit ones, else pairs in the order of its registers."""
+        tile = self.tiles[node]
+        k = step * self.c.step
+        if node.dtype in HALVES:
+            words = code.declare("raw", "u32", count=REGISTERS)
+            warp = mod(div(TID, 32), GROUP // 32)
+            row = add(self.row0, mul(i, 64), mul(warp, 16))
+            load_a(code, tile.buffer, tile.box.run == "k", self.lane, words, i32(0), slot, row, i32(k))
+            return words
+        raw = code.declare("raw", node.dtype, count=REGISTERS * PAIR)
+        for q in range(REGISTERS):
+            column = add(mul(mod(self.lane, 4), PAIR), k + 8 * (q // 2))
+            place = tile_at(tile.buffer, slot, self._row(i, q % 2), column)
+            code.emit(LoadVector(raw.name, i32(PAIR * q), PAIR, place))
+        return raw
+
+    def _element(self, code: Code, one: Computed, raw: Mapping[Load, Var], i: X, step: int, k0: X, q: int, e: int) -> X:
+        """The factor's value for element e of register q; 0 past the end of the sum, where its own may be no number."""
+        h, half = q % 2, q // 2
+        k = add(k0, step * self.c.step + 8 * half + e, mul(mod(self.lane, 4), PAIR))
+        env = {**self._own(i, h), **self.f.decode(k if self.k_fits else clamp(k, self.k_total), self.v.k)}
+        known: dict[Expr, X] = {x: elem(a, add(mul(i, 2), h)) for x, a in one.held.items()}
+        for node, array in one.along.items():
+            known[node] = _value(array, step * 2 * PAIR + PAIR * half + e, node.dtype)
+        for node, array in raw.items():
+            known[node] = (
+                _word(array, q, e, node.dtype) if array.type == "u32" else _value(array, PAIR * q + e, node.dtype)
+            )
+        with self.f.scalars.rounding(one.coarse):
+            value = self.f.value(code, one.how.part.value, env, known)
+        return value if self.k_fits else select(lt(k, self.k_total), value, Lit(0.0, value.type))
+
+    def of(self, part: int, i: int, step: int) -> tuple[X, X, X, X] | None:
+        """The registers of a part's fragment i for the step's product; None for a part that lies in shared memory."""
+        if part not in self.computed:
+            return None
+        array = self.computed[part].sets[step % SETS]
+        a, b, c, d = (elem(array, REGISTERS * i + q) for q in range(REGISTERS))
+        return a, b, c, d
+
+
+def _word(words: Var, q: int, e: int, dtype: str) -> X:
+    return call(f"unpack_{dtype}_{('low', 'high')[e]}", elem(words, q), type="f32")
+
+
+def _value(array: Var, at: int, dtype: str) -> X:
+    """An element as arithmetic takes it: a small integer stays narrow."""
+    return convert(
+        elem(array, at), "i32" if DTYPES[dtype].kind == "int" and DTYPES[dtype].bits < 32 else register(dtype)
+    )
+
+
+__all__ = ["SETS", "Fragments"]
