@@ -214,6 +214,33 @@ def prologue(
     return body([Out((*lead, i, j), (*lead, i, j), total, out)], slots)
 
 
+def f8_linear(
+    m: Extent, n: Extent, k: Extent, dtype: str = "f8e4m3", out: str = "bf16", operand: str = "", scaled: str = "",
+    bias: bool = False, trans_b: bool = True, batch: Extent | None = None,
+) -> Body:  # fmt: skip
+    """x * W.T of 8-bit floats, summed in f32.  `operand`: the product's type in the program (default: theirs).
+
+    `scaled`: `tensor` a scale of each factor, `row` scales of x's rows and of W's.  `trans_b` stores W as [n, k].
+    """
+    lead = () if batch is None else axes(batch, name="b")
+    i, j = axes(m, n)
+    r = ax("r", extent(k))
+    head = tuple(a.extent for a in lead)
+    x, w = load(0, (*lead, i, r), dtype), load(1, (j, r) if trans_b else (r, j), dtype)
+    value: Expr = fold("sum", r, scalar("mul", cast(x, "f32"), cast(w, "f32")), operand or dtype)
+    slots = [Tensor(dtype, (*head, i.extent, r.extent)),
+             Tensor(dtype, (j.extent, r.extent) if trans_b else (r.extent, j.extent))]  # fmt: skip
+    if scaled:
+        row = scaled == "row"
+        for a, index in ((i, (i, const(0))), (j, (const(0), j))):
+            slots.append(Tensor("f32", tuple(a.extent if x is a else const(1) for x in index) if row else ()))
+            value = scalar("mul", value, load(len(slots) - 1, index if row else (), "f32"))
+    if bias:
+        slots.append(Tensor(out, (j.extent,)))
+        value = scalar("add", value, load(len(slots) - 1, (j,), out))
+    return body([Out((*lead, i, j), (*lead, i, j), value, Tensor(out, (*head, i.extent, j.extent)))], slots)
+
+
 def rotated(m: Extent, n: Extent, k: int, dtype: str = "bf16") -> Body:
     """A linear layer on x with its halves exchanged and one of them negated: loads that conditions guard."""
     i, j = axes(m, n)

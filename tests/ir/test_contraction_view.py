@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from emmy.ir.build import scalar
+from emmy.ir.build import cast, scalar
 from emmy.ir.loop import Body, Expr, Out, ax, const, fold, load, size
 from emmy.ir.normal import compose
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
-from emmy.ir.views.product import unconditional
+from emmy.ir.views.product import Part, unconditional
 from tests import bodies as B
 
 
@@ -176,3 +176,28 @@ def test_a_guarded_load_is_an_operand() -> None:
     )
     v = view(body)
     assert v.parts_a[0].plain is None and v.parts_b[0].plain is not None
+
+
+@pytest.mark.parametrize("stored", ["f8e4m3", "f8e5m2"])
+@pytest.mark.parametrize("operand", ["", "bf16", "f16"])
+def test_factors_stored_in_8_bits_may_be_taken_in_8_or_in_16(stored: str, operand: str) -> None:
+    v = view(B.f8_linear(64, 96, 128, stored, operand=operand))
+    assert (v.eighth, v.half) == (stored, operand or "bf16")
+    (a,), (b,) = v.parts_a, v.parts_b
+    assert a.eighth is not None and b.eighth is not None and a.in_eighths and b.in_eighths
+
+
+def test_casts_to_wider_types_hide_no_8_bit_factor() -> None:
+    x, w = (
+        cast(cast(load(k, (ax(n, e), ax("r", 64)), "f8e4m3"), "bf16"), "f32") for k, n, e in ((0, "i", 8), (1, "j", 16))
+    )
+    part = Part(x, (ax("r", 64),))
+    assert part.eighth is load(0, (ax("i", 8), ax("r", 64)), "f8e4m3")
+    assert Part(scalar("mul", x, w), (ax("r", 64),)).eighth is None
+
+
+def test_factors_are_not_taken_in_8_bits_where_that_would_show() -> None:
+    assert view(B.f8_linear(64, 96, 128, out="f32")).eighth is None
+    assert view(B.f8_linear(64, 96, 128, operand="f32")).eighth is None
+    assert view(B.linear(64, 96, 128)).eighth is None
+    assert view(B.prologue(64, 96, 128, "f8e4m3")).eighth is None

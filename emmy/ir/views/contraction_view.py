@@ -14,10 +14,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
+from emmy.ir.dtype import DTYPES
 from emmy.ir.loop import Ax, Body, Expr, Fold, Out, const
 from emmy.ir.views.affine import offset_form
 from emmy.ir.views.memo import VIEWS
-from emmy.ir.views.product import Part, Split, Sum, half_type, outside_folds, split, sum_of_products, top_folds
+from emmy.ir.views.product import (
+    Part,
+    Split,
+    Sum,
+    eighth_type,
+    half_type,
+    outside_folds,
+    split,
+    sum_of_products,
+    top_folds,
+)
 
 MOST_SUMS = 3
 
@@ -56,6 +67,18 @@ class ContractionView:
         """The 16-bit type in which tensor cores may take every factor; None where they may not."""
         types = {half_type(s.sum, self.parts_a[s.a], self.parts_b[s.b]) for s in self.sums}
         return types.pop() if len(types) == 1 else None
+
+    @cached_property
+    def eighth(self) -> str | None:
+        """The 8-bit type in which every factor is stored and tensor cores may take it; None where there is none.
+
+        Tensor cores add such products with fewer bits than f32 has, which results of 16 bits or fewer do not show.
+        """
+        types = {eighth_type(s.sum, self.parts_a[s.a], self.parts_b[s.b]) for s in self.sums}
+        hidden = all(
+            DTYPES[o.tensor.dtype].kind == "float" and DTYPES[o.tensor.dtype].bits <= 16 for o in self.body.outs
+        )
+        return types.pop() if len(types) == 1 and hidden else None
 
     @cached_property
     def scalars(self) -> tuple[Expr, ...]:

@@ -15,6 +15,9 @@ from emmy.ir.loop import Ax, Const, Expr, Fold, Load, Online, Op, Scan, const, v
 
 MOST_FACTORS = 8
 HALVES = ("bf16", "f16")
+EIGHTS = ("f8e4m3", "f8e5m2")
+# casts that change no value of an 8-bit float
+WIDER = (*HALVES, "f32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,17 @@ class Part:
         return self.value if isinstance(self.value, Load) and not has_load(self.value.index) else None
 
     @cached_property
+    def in_eighths(self) -> bool:
+        """True when every value of the part is an 8-bit float."""
+        return unwidened(self.value) is not None
+
+    @cached_property
+    def eighth(self) -> Load | None:
+        """The one load of 8-bit floats that the part is, seen through casts to wider types; None where it is none."""
+        node = unwidened(self.value)
+        return node if isinstance(node, Load) and not has_load(node.index) else None
+
+    @cached_property
     def loads(self) -> tuple[Load, ...]:
         """Loads outside the row scalars, each once."""
         return tuple(n for n in outside_folds(self.value) if isinstance(n, Load))
@@ -66,6 +80,14 @@ class Split:
     batch: frozenset[Ax]
     m: frozenset[Ax]
     n: frozenset[Ax]
+
+
+def unwidened(e: Expr) -> Load | Op | None:
+    """The 8-bit floats that casts to wider types leave as they are; None for any other value."""
+    node = e
+    while isinstance(node, Op) and node.name == "cast" and node.dtype in WIDER:
+        node = node.args[0]
+    return node if isinstance(node, Load | Op) and node.dtype in EIGHTS else None
 
 
 def has_load(roots: Iterable[Expr]) -> bool:
@@ -125,10 +147,23 @@ def half_type(s: Sum, left: Part, right: Part) -> str | None:
     """The 16-bit type in which tensor cores may take the factors: the original product's, or one that holds them."""
     node: Expr = s.node
     while isinstance(node, Fold):
+        if node.operand in EIGHTS:
+            # every 16-bit type holds them
+            return HALVES[0] if left.in_eighths and right.in_eighths else None
         if node.operand:
             return node.operand if node.operand in HALVES else None
         node = node.body
     return left.half if left.half == right.half else None
+
+
+def eighth_type(s: Sum, left: Part, right: Part) -> str | None:
+    """The 8-bit type in which both factors are stored, where the original product is not one of f32."""
+    a, b = left.eighth, right.eighth
+    node: Expr = s.node
+    while isinstance(node, Fold) and not node.operand:
+        node = node.body
+    rounded = isinstance(node, Fold) and node.operand in (*HALVES, *EIGHTS)
+    return a.dtype if rounded and a is not None and b is not None and a.dtype == b.dtype else None
 
 
 def _factors(e: Expr) -> list[Expr]:
