@@ -65,7 +65,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     ),
     Family(
         "tile", "tile.egg", contraction.tile_facts, "Tile", contraction.tile_rows, contraction.tile_config,
-        ("TileRing",),
+        ("TileRing", "TileBands"),
     ),
     Family("row", "row.egg", reduced.facts, "Row", reduced.rows, reduced.config),
     Family("scan", "scan.egg", scans.facts, "Scanned", scans.rows, scans.config),

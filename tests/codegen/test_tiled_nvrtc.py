@@ -102,3 +102,14 @@ def test_computed_left_factors_leave_products_asynchronous(name: str) -> None:
     for row, binary in zip(picked, compile_many([Job(source(k), k.name, card.arch) for k in kernels]), strict=True):
         assert isinstance(binary, Compiled), f"{row.row.text}: {binary}"
         assert not binary.notes and not binary.spill_bytes, f"{row.row.text}: {binary.notes}"
+
+
+@pytest.mark.parametrize("where", ["d2/smem", "d3/smem-async", "d3/smem-async/reg"])
+def test_large_tiles_of_threads_do_not_spill(where: str) -> None:
+    card = target("sm_90a")
+    body = B.linear(512, 3584, 3584, "f32")
+    rows = schedule_rows([body], card, {}, RULESETS).rows[body.hash]
+    picked = [r for r in rows if "f8x8/k16" in r.row.text and f"STAGE={where}," in r.row.text]
+    kernels = [lower(body, r.family, r.row, card, "k_test") for r in picked]
+    built = compile_many([Job(source(k), k.name, card.arch) for k in kernels])
+    assert picked and [b.spill_bytes for b in built if isinstance(b, Compiled)] == [0] * len(picked)

@@ -14,6 +14,7 @@ from tests import bodies as B
 
 RULESETS = Path(__file__).parents[2] / "rulesets"
 LINEAR = B.linear(128, 128, 128, "f16", trans_b=False)
+SQUARE = B.linear(512, 512, 512, "f32")
 ATTENTION = B.attention(1, 4, 2, 256, 256, 128, causal=True)
 
 
@@ -88,6 +89,22 @@ def test_what_tma_cannot_move_as_it_is_is_staged_otherwise(body: Body) -> None:
     assert found and not any("smem-tma" in r for r in found)
 
 
+def test_threads_share_sums_where_results_are_fewer_than_two_blocks_an_sm() -> None:
+    few, many = (of(rows(B.linear(m, 3584, 512, "f32")), "tile") for m in (32, 4096))
+    assert any("REDUCE=coop/r8" in r for r in few)
+    assert not any("REDUCE=coop" in r for r in many if "WORK=t16x16,TILE=f8x8/" in r)
+
+
+def test_f32_factors_that_run_along_the_sum_are_copied_where_they_are_aligned() -> None:
+    assert any("/smem-async" in r for r in of(rows(B.linear(64, 64, 68, "f32")), "tile"))
+    assert not any("/smem-async" in r for r in of(rows(B.linear(64, 64, 65, "f32")), "tile"))
+
+
+def test_fragments_a_step_ahead_need_registers_for_two_sets() -> None:
+    assert not any("f8x14/" in r and "/reg" in r for r in of(rows(SQUARE), "tile"))
+    assert any("f8x8/" in r and "/reg" in r for r in of(rows(SQUARE), "tile"))
+
+
 def test_small_results_have_no_large_tiles() -> None:
     found = of(rows(B.linear(16, 64, 256)), "mma")
     assert found and all("WORK=w1x" in r and "/f1x" in r for r in found)
@@ -103,8 +120,13 @@ def test_small_results_have_no_large_tiles() -> None:
         ("mma-ring", LINEAR, "mma .*/smem,"),
         ("mma-raster", LINEAR, "mma .*"),
         ("mma-shape", LINEAR, "mma .*"),
-        ("tile-shape", LINEAR, "tile .*"),
-        ("tile-ring", LINEAR, "tile .*/smem,.*"),
+        ("tile-shape", LINEAR, "tile .*REDUCE=,.*"),
+        ("tile-coop", LINEAR, "tile .*REDUCE=coop.*"),
+        ("tile-ring", LINEAR, "tile .*/smem[,/].*"),
+        ("tile-async", SQUARE, "tile .*STAGE=d[23]/smem-async.*"),
+        ("tile-deep", SQUARE, "tile .*STAGE=d[46]/smem-async.*"),
+        ("tile-ahead", SQUARE, "tile .*/reg,.*"),
+        ("tile-raster", SQUARE, "tile .*"),
         ("attention-threads", ATTENTION, "attention WORK=t.*"),
         ("attention-mma", ATTENTION, "attention WORK=w.*"),
         ("attention-async", ATTENTION, "attention .*smem-async.*"),

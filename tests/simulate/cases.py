@@ -1,6 +1,7 @@
 """Small bodies of every kernel family at shapes on, one below and one above the edges of tiles, and their legal rows.
 
-Groups: the families map, turn, row, scan, plain, tile, mma (`mma_boxes`: its operands brought by TMA) and wgmma,
+Groups: the families map, turn, row, scan, plain, tile (`tile_ahead`: its fragments read a step ahead; `tile_coop`: its
+sums shared by groups of threads), mma (`mma_boxes`: its operands brought by TMA) and wgmma,
 attention on threads and on tensor cores, and the two launches of a split reduction (`partial` and `finish`), which are
 scheduled like any other body.
 """
@@ -297,7 +298,16 @@ def computed_cases() -> list[Case]:
 
 def tile_cases() -> list[Case]:
     odd = ((33, 40, 16), (63, 65, 64), (1, 33, 40), (64, 64, 32))
-    return [*contraction_cases(), *(one(f"linear {m}x{n}x{k} f32", B.linear(m, n, k, "f32"), True) for m, n, k in odd)]
+    turned = ((True, True), (False, False), (True, False))
+    return [
+        *contraction_cases(),
+        *(one(f"linear {m}x{n}x{k} f32", B.linear(m, n, k, "f32"), True) for m, n, k in odd),
+        *(one(f"linear f32, left {'k' if a else 'm'} rows, right {'n' if b else 'k'} rows",
+              B.linear(36, 40, 68, "f32", trans_a=a, trans_b=b), True) for a, b in turned),
+        one("two sums f32", B.swiglu(33, 40, 64, "f32")),
+        one("few rows f32", B.linear(3, 40, 260, "f32"), True),
+        one("symbolic rows f32", B.linear(S, 48, 64, "f32"), True, s=37),
+    ]  # fmt: skip
 
 
 def attention_cases() -> list[Case]:
@@ -366,7 +376,9 @@ GROUPS: Final[dict[str, Group]] = {
     "row": Group(row_cases, _family("row")),
     "scan": Group(scan_cases, _family("scan")),
     "plain": Group(plain_cases, _family("plain")),
-    "tile": Group(tile_cases, _family("tile")),
+    "tile": Group(tile_cases, lambda s: s.family == "tile" and not (s.row.reduce.coop or s.row.stage.registers)),
+    "tile_ahead": Group(tile_cases, lambda s: s.family == "tile" and s.row.stage.registers and not s.row.reduce.coop),
+    "tile_coop": Group(tile_cases, lambda s: s.family == "tile" and s.row.reduce.coop),
     "mma": Group(contraction_cases, lambda s: s.family == "mma" and s.row.stage.where != "smem-tma"),
     "mma_boxes": Group(boxed_cases, lambda s: s.family == "mma" and s.row.stage.where == "smem-tma"),
     "wgmma": Group(contraction_cases, lambda s: s.family == "wgmma" and not s.row.stage.registers),

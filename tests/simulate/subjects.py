@@ -51,6 +51,18 @@ LONG: Final = {
         one("scale in the epilogue", B.rms_linear(33, 24, 72)),
         one("symbolic sum", B.linear(40, 33, S), True, s=69),
     ),
+    "tile_ahead": (
+        one("linear 33x40x136 f32", B.linear(33, 40, 136, "f32"), True),
+        one("linear 24x65x71", B.linear(24, 65, 71), True),
+        one("m by k, k by n f32", B.linear(24, 40, 72, "f32", trans_a=True, trans_b=False), True),
+        one("symbolic sum", B.linear(40, 33, S, "f32"), True, s=69),
+    ),
+    "tile_coop": (
+        one("linear 33x28x264 f32", B.linear(33, 28, 264, "f32"), True),
+        one("two sums", B.swiglu(24, 40, 136)),
+        one("k by n, bias", B.linear(24, 40, 200, bias=True, trans_b=False, act=True)),
+        one("symbolic sum", B.linear(20, 33, S, "f32"), True, s=389),
+    ),
     "partial": (
         one("parts of a linear 33x24", partial_linear(33, 24, 2, 264, "f16"), True),
         one("parts of a linear 1x40", partial_linear(1, 40, 2, 264), True),

@@ -40,6 +40,12 @@ def bulk_waits(kernel: Kernel) -> list[Path]:
 LAST: Final = "The release of the last tile: nobody waits for its place in the ring again."
 # operator -> (where it holds, why the mutant then does the same)
 REASONS: Final[dict[str, tuple[tuple[Holds, str], ...]]] = {
+    "loop bound + 1": (
+        (
+            lambda kernel, m: _of("tile", r"unrolled$")(kernel, m) and not in_loop(kernel, m.path),
+            "The copies of the first tile run over into the next slot of the ring, whose own copies come later.",
+        ),
+    ),
     "comparison off by one": (
         (_last_release, LAST),
         (
@@ -90,6 +96,10 @@ REASONS: Final[dict[str, tuple[tuple[Holds, str], ...]]] = {
         ),
     ),
     "overlay added": (
+        (
+            lambda kernel, m: kernel.comment.startswith("tile") and m.site.startswith("partial over"),
+            "The groups' sums lie over a slot of the ring that nothing reads after the last tile.",
+        ),
         (
             lambda kernel, m: kernel.threads == 256 and m.site == "sum0_tile over b_tile",
             "One group of consumers, which waits for all of its products before it stores what the cluster will "

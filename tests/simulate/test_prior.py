@@ -32,6 +32,8 @@ FULL: Final[dict[str, tuple[Case, ...]]] = {
     "scan": (one("cumulative sum", K.cumulative(8, 2048)),),
     "plain": (one("bias and gelu", K.bias_gelu(64, 512)), one("column sums", K.column_sum(64, 256))),
     "tile": (one("linear", B.linear(128, 128, 64, "f32")),),
+    "tile_ahead": (one("linear", B.linear(128, 128, 64, "f32")),),
+    "tile_coop": (one("linear", B.linear(128, 128, 128, "f32")),),
     "mma": (one("linear", B.linear(128, 128, 256)), one("bias", B.linear(128, 256, 128, bias=True, act=True))),
     "wgmma": (one("linear", B.linear(256, 256, 128)),),
     "attention_mma": (one("attention", B.attention(1, 2, 2, 128, 256, 64)),),

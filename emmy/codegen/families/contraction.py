@@ -56,17 +56,22 @@ class Contraction:
         stagers, count = self._set_up(code)
         ring(code, stagers, self.stages, count, self.block_k, lambda inner, _, slot: products(inner, slot))
 
-    def run_chained(self, code: Code, steps: int, read: Read, multiply: Multiply) -> None:
-        """The same with tiles in steps, fragments read a step ahead of their products."""
+    def run_chained(
+        self, code: Code, steps: int, read: Read, multiply: Multiply, gather: bool = True, again: bool = False
+    ) -> None:
+        """The same with tiles in steps, fragments read a step ahead of their products.
+
+        With `gather` the tiles give row scalars that only the results use; `again` is that of `chained_ring`.
+        """
         if self.boxed:
             code.emit(InitRings())
             code.barrier()
-        stagers, count = self._set_up(code, gather=True)
+        stagers, count = self._set_up(code, gather)
         if self.boxed:
             boxes = Boxes(self.rings[0], sum(o.bytes for o in self.boxed), self._ask)
             boxed_ring(code, boxes, stagers, count, self.block_k, steps, read, multiply)
             return
-        chained_ring(code, stagers, self.stages, count, self.block_k, steps, read, multiply)
+        chained_ring(code, stagers, self.stages, count, self.block_k, steps, read, multiply, again)
 
     def _ask(self, code: Code, slot: X, k0: X, cursor: str) -> None:
         b = self.blocks

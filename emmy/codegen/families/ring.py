@@ -83,13 +83,15 @@ def _coming(loop: Code, slot: X, t: X, stages: int, count: X, depth: int) -> tup
 
 
 def chained_ring(
-    code: Code, stagers: Sequence[Stager], stages: int, count: X, depth: int, steps: int, read: Read, multiply: Multiply
+    code: Code, stagers: Sequence[Stager], stages: int, count: X, depth: int, steps: int, read: Read,
+    multiply: Multiply, again: bool = False,
 ) -> None:  # fmt: skip
     """Every tile in `steps` (an even number) steps: `read` of step s + 1 goes before `multiply` of step s.
 
     The last step of a tile passes the barrier first and reads step 0 of the next tile.  That barrier shows tile t + 1
     and says that all have read tile t, whose buffer the copies of the next round refill.  Asynchronous copies are
-    spread over the other steps, and past the last tile they bring zeros: no branch parts the products.
+    spread over the other steps, and past the last tile they bring zeros: no branch parts the products.  What is read
+    behind the last tile is never used; with `again` it is that tile once more, not a slot that may be empty.
     """
     _even(steps)
     copying = [s for s in stagers if s.t.transport == "async"]
@@ -98,7 +100,8 @@ def chained_ring(
     _fill(code, stagers, stages - 1, count, depth, bool(copying))
     code.emit(*arrive)
     code.barrier()
-    read(code, i32(0), i32(0), i32(0))
+    with code.when(lt(0, count) if again else None) as some:
+        read(some, i32(0), i32(0), i32(0))
     slot = code.declare("slot", "i32", i32(0))
     with code.loop("t", count) as (loop, t):
         fill, coming, more = _coming(loop, slot, t, stages, count, depth)
@@ -122,7 +125,10 @@ def chained_ring(
             with loop.when(more) as finish:
                 for s in carried:
                     s.finish(finish, fill, coming)
-        following = loop.let("following", select(compare("==", slot, stages - 1), i32(0), add(slot, 1)))
+        next_slot = select(compare("==", slot, stages - 1), i32(0), add(slot, 1))
+        if again:
+            next_slot = select(lt(add(t, 1), count), next_slot, slot)
+        following = loop.let("following", next_slot)
         loop.emit(*arrive)
         loop.barrier()
         read(loop, following, i32(0), i32(0))

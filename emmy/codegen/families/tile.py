@@ -1,7 +1,12 @@
 """The contraction family on plain threads: f32 products of any operand type, register tiles, staged operands.
 
-A block of TM x TN threads makes TM*FM x TN*FN results; a thread holds FM x FN of them a sum, in groups of up to four
-neighbours, so that operands are read from shared memory as vectors.  Shared tiles are [k][row] in f32.
+A block of TM x TN threads makes TM*FM x TN*FN results; a thread holds FM x FN of them a sum.  A side whose operands run
+along the sum is staged as it lies, [row][k], and four elements of the sum are read at a time; its thread holds every
+TM-th (TN-th) row, so that neighbours read neighbouring rows.  The other sides are staged [k][row], and a thread holds
+groups of up to four neighbours.  Either way fragments are vectors of 16 bytes and no bank is asked twice.
+
+With `reg` fragments are read one step ahead of their products, also across stages.  With `coop/rP` the block has P such
+groups of threads, each of which sums a P-th of every stage; their sums are added in order at the end.
 """
 
 from __future__ import annotations
@@ -9,23 +14,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from emmy.codegen.expr import TID, Code, add, call, div, elem, f32, i32, mod, mul, shared_at
+from emmy.codegen.expr import TID, Code, add, call, compare, div, elem, f32, i32, lt, mod, mul, shared_at
 from emmy.codegen.families.contraction import Contraction
 from emmy.codegen.families.frame import Frame
-from emmy.codegen.families.staging import Tile
+from emmy.codegen.families.staging import Tile, swizzled
 from emmy.codegen.scalar import Scalars
 from emmy.errors import LoweringError
-from emmy.ir.kernel import Kernel, Layout, LoadVector, Var, X
+from emmy.ir.kernel import Buffer, Kernel, Layout, LoadVector, Var, X
 from emmy.ir.loop import Ax, Body, Expr
 from emmy.ir.schedule import Row
-from emmy.ir.views.access import async_copy, run_side
+from emmy.ir.views.access import along_sum, async_copy, run_side
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
 from emmy.ir.views.product import Part
+
+QUAD = 4  # elements of the sum that a vector of 16 bytes holds
+ROLLED = 1024  # products of a thread from which a stage is not unrolled as a whole
 
 
 @dataclass(frozen=True, slots=True)
 class TileConfig:
-    """Threads, results a thread, elements of the summed axis a stage, ring depth."""
+    """Threads of a group, results a thread, elements of the sum a stage, ring depth, groups that share a sum."""
 
     threads_mn: tuple[int, int]
     fragments: tuple[int, int]
@@ -33,18 +41,23 @@ class TileConfig:
     stages: int
     copies: bool
     group: int
+    parts: int
+    ahead: bool
 
     @staticmethod
     def of(row: Row) -> TileConfig:
         tm, tn = row.work.dims
         fm, fn = row.tile.fragment
+        parts = row.reduce.accumulators if row.reduce.coop else 1
+        stage = row.stage
         return TileConfig(
-            (tm, tn), (fm, fn), row.tile.k, row.stage.depth, row.stage.where == "smem-async", row.raster.group
-        )
+            (tm, tn), (fm, fn), row.tile.k, stage.depth, stage.where == "smem-async", row.raster.group, parts,
+            stage.registers,
+        )  # fmt: skip
 
     @property
     def threads(self) -> int:
-        return self.threads_mn[0] * self.threads_mn[1]
+        return self.threads_mn[0] * self.threads_mn[1] * self.parts
 
     @property
     def block_m(self) -> int:
@@ -62,28 +75,60 @@ def group_of(fragment: int) -> int:
 
 def tiles(view: ContractionView, c: TileConfig) -> list[Tile]:
     """The staged tile of every part, left parts first."""
-    left = [_tile(view, c, f"a{k}", p, view.m, c.block_m) for k, p in enumerate(view.parts_a)]
-    return left + [_tile(view, c, f"b{k}", p, view.n, c.block_n) for k, p in enumerate(view.parts_b)]
+    found = []
+    for side, parts, own in ((0, view.parts_a, view.m), (1, view.parts_b, view.n)):
+        lying = along_sum(parts, view.body, own, view.k)
+        found += [_tile(view, c, f"{'ab'[side]}{k}", p, own, side, lying) for k, p in enumerate(parts)]
+    return found
 
 
-def _tile(view: ContractionView, c: TileConfig, name: str, part: Part, own: tuple[Ax, ...], rows: int) -> Tile:
+def _tile(
+    view: ContractionView, c: TileConfig, name: str, part: Part, own: tuple[Ax, ...], side: int, lying: bool
+) -> Tile:
+    threads, rows = c.threads_mn[side], c.threads_mn[side] * c.fragments[side]
     run = run_side(part, view.body, own, view.k)
-    copies = c.copies and run == "own" and rows % 4 == 0 and async_copy(part, view.body, own, view.k, "f32")
-    pad = 4 if run == "k" and rows % 4 == 0 else 0
+    plain = async_copy(part, view.body, own, view.k, "f32")
+    copies = c.copies and plain and (lying or (run == "own" and rows % QUAD == 0))
+    turned = run == "k" and not lying
+    layout = _lying(c.block_k, threads) if lying else Layout(4 if turned and rows % QUAD == 0 else 0)
     return Tile(
-        name,
-        part,
-        own,
-        view.k,
-        rows,
-        c.block_k,
-        "f32",
-        run,
-        "own",
-        "async" if copies else "sync",
-        c.stages,
-        Layout(pad),
-    )
+        name, part, own, view.k, rows, c.block_k, "f32", run, "k" if lying else "own", "async" if copies else "sync",
+        c.stages, layout,
+    )  # fmt: skip
+
+
+def _lying(depth: int, threads: int) -> Layout:
+    """The layout without bank conflicts for neighbours that read 16 bytes each, of neighbouring rows.
+
+    All rows of a thread are swizzled alike, so that one address serves them all.
+    """
+    layout = swizzled(depth, 4)
+    ways = min(layout.swizzle, threads >> layout.shift)
+    return Layout(0, ways, layout.shift) if ways > 1 else Layout()
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """One side of a thread's results: `threads` of the group along it, `count` held; `lying` is staged [row][k]."""
+
+    threads: int
+    count: int
+    lying: bool
+    place: X
+
+    @property
+    def width(self) -> int:
+        """Neighbours that a thread holds together."""
+        return 1 if self.lying else group_of(self.count)
+
+    def row(self, i: X) -> X:
+        """Of the block's rows the one that a thread holds as its i-th."""
+        w = self.width
+        return add(mul(div(i, w), self.threads * w), mul(self.place, w), mod(i, w))
+
+    def held(self, i: X, kk: X, quad: int) -> X:
+        """Where in a half of the registers the fragment of row i and element kk of a step is."""
+        return add(mul(i, quad), kk) if self.lying else add(mul(kk, self.count), i)
 
 
 def lower_tile(body: Body, row: Row, scalars: Scalars, name: str, comment: str) -> Kernel:
@@ -101,54 +146,144 @@ class _Tiled:
         self.x = Contraction(
             frame, view, tiles(view, c), c.block_m, c.block_n, c.block_k, c.threads, c.stages, c.group
         )  # fmt: skip
+        lying = [t.layout == "k" for t in (self.x.left[0], self.x.right[0])]
+        self.quad = QUAD if any(lying) else 1
+        self.steps = c.block_k // (self.quad * c.parts)
+        self.part, ty, tx = self._places(frame.code)
+        (tm, tn), (fm, fn) = c.threads_mn, c.fragments
+        self.m, self.n = _Edge(tm, fm, lying[0], ty), _Edge(tn, fn, lying[1], tx)
 
     def kernel(self) -> Kernel:
         c, code = self.c, self.code
-        (tm, tn), (fm, fn) = c.threads_mn, c.fragments
-        self.ty = code.let("ty", div(TID, tn)) if tm > 1 else i32(0)
-        self.tx = code.let("tx", mod(TID, tn)) if tn > 1 else i32(0)
-        self.acc = [code.declare(f"acc{k}", "f32", f32(0.0), fm * fn) for k in range(len(self.v.sums))]
-        self.x.run(code, self._products)
-        self._store(code)
-        return self.f.kernel(self.x.buffers, self.x.blocks.grid, c.threads)
+        count = self.m.count * self.n.count
+        self.acc = [code.declare(f"acc{k}", "f32", f32(0.0), count) for k in range(len(self.v.sums))]
+        halves = 2 if c.ahead else 1
+        self.left = [code.declare("frag_a", "f32", count=halves * self.quad * self.m.count) for _ in self.x.left]
+        self.right = [code.declare("frag_b", "f32", count=halves * self.quad * self.n.count) for _ in self.x.right]
+        if c.ahead:
+            self.x.run_chained(code, self.steps, self._read, self._multiply, gather=False, again=True)
+        else:
+            self.x.run(code, self._products)
+        shared = [*self.x.buffers]
+        if c.parts > 1:
+            shared.append(self._combine(code))
+        with code.when(compare("==", self.part, 0) if c.parts > 1 else None) as first:
+            self._store(first)
+        return self.f.kernel(shared, self.x.blocks.grid, c.threads, 1)
+
+    def _places(self, code: Code) -> tuple[X, X, X]:
+        """(group, place along m, place along n) of a thread.
+
+        A warp covers 4 x 8 threads where there are as many.  A lane shares its row with the next one and its column
+        with the next but one: then the two quarters of half a warp are served together when each lane reads 16 bytes.
+        """
+        tm, tn = self.c.threads_mn
+        parts = self.c.parts
+        part = code.let("part", mod(div(TID, tm * tn), parts)) if parts > 1 else i32(0)
+        own = mod(TID, tm * tn) if parts > 1 else TID
+        across = max(min(tn, 8), 32 // tm)
+        along = 32 // across
+        if tm * tn % 32 or tm % along or tn % across or along * across != 32 or along == 1:
+            return (
+                part,
+                code.let("ty", div(own, tn)) if tm > 1 else i32(0),
+                code.let("tx", mod(own, tn)) if tn > 1 else i32(0),
+            )
+        warp, lane = code.let("warp", div(own, 32)), code.let("lane", mod(TID, 32))
+        x = add(mul(mod(div(lane, 4), across // 2), 2), mod(lane, 2)) if across > 1 else i32(0)
+        y = add(mul(div(lane, 2 * across), 2), mod(div(lane, 2), 2)) if across > 1 else lane
+        return (
+            part,
+            code.let("ty", add(mul(div(warp, tn // across), along), y)),
+            code.let("tx", add(mul(mod(warp, tn // across), across), x)) if tn > 1 else i32(0),
+        )
+
+    # -- the loop over the sum
 
     def _products(self, code: Code, slot: X) -> None:
-        (tm, tn), (fm, fn) = self.c.threads_mn, self.c.fragments
-        left = [code.declare("frag_a", "f32", count=fm) for _ in self.x.left]
-        right = [code.declare("frag_b", "f32", count=fn) for _ in self.x.right]
-        with code.loop("kk", self.c.block_k, unroll=0 if self.c.block_k * fm * fn <= 1024 else 4) as (c, kk):
-            for t, array in zip(self.x.left, left, strict=True):
-                self._read(c, t, array, slot, kk, self.ty, tm, fm)
-            for t, array in zip(self.x.right, right, strict=True):
-                self._read(c, t, array, slot, kk, self.tx, tn, fn)
-            with c.loop("i", fm, unroll=0) as (ci, i), ci.loop("j", fn, unroll=0) as (cj, j):
-                for total, acc in zip(self.v.sums, self.acc, strict=True):
-                    at = elem(acc, add(mul(i, fn), j))
-                    product = call("fma", elem(left[total.a], i), elem(right[total.b], j), at, type="f32")
-                    cj.assign(at, product)
+        each = self.quad * self.m.count * self.n.count
+        unroll = 0 if self.steps * each <= ROLLED else max(1, ROLLED // each)
+        with code.loop("s", self.steps, unroll=unroll) as (c, step):
+            self._read(c, slot, step, i32(0))
+            self._multiply(c, i32(0))
 
-    def _read(self, code: Code, t: Tile, array: Var, slot: X, kk: X, place: X, threads: int, fragment: int) -> None:
-        width = group_of(fragment)
-        with code.loop("g", fragment // width, unroll=0) as (c, g):
-            row = add(mul(g, threads * width), mul(place, width))
-            source = shared_at(t.buffer, slot, kk, row)
+    def _read(self, code: Code, slot: X, step: X, half: X) -> None:
+        """The fragments of a step into one half of the registers.
+
+        Groups take turns, so that one swizzled address serves all steps of a thread.
+        """
+        k0 = mul(add(mul(step, self.c.parts), self.part), self.quad)
+        for edge, parts, arrays in ((self.m, self.x.left, self.left), (self.n, self.x.right, self.right)):
+            at = mul(half, self.quad * edge.count)
+            for t, array in zip(parts, arrays, strict=True):
+                if edge.lying:
+                    self._read_lying(code, edge, t, array, at, slot, k0)
+                else:
+                    self._read_turned(code, edge, t, array, at, slot, k0)
+
+    def _read_lying(self, code: Code, edge: _Edge, t: Tile, array: Var, at: X, slot: X, k0: X) -> None:
+        with code.loop("i", edge.count, unroll=0) as (c, i):
+            place = shared_at(t.buffer, slot, edge.row(i), k0)
+            c.emit(LoadVector(array.name, add(at, mul(i, QUAD)), QUAD, place))
+
+    def _read_turned(self, code: Code, edge: _Edge, t: Tile, array: Var, at: X, slot: X, k0: X) -> None:
+        width = edge.width
+        with code.loop("kk", self.quad, unroll=0) as (ck, kk), ck.loop("g", edge.count // width, unroll=0) as (c, g):
+            source = shared_at(t.buffer, slot, add(k0, kk), edge.row(mul(g, width)))
+            target = add(at, mul(kk, edge.count), mul(g, width))
             if width > 1:
-                c.emit(LoadVector(array.name, mul(g, width), width, source))
+                c.emit(LoadVector(array.name, target, width, source))
             else:
-                c.assign(elem(array, g), c.load("x", "f32", source))
+                c.assign(elem(array, target), c.load("x", "f32", source))
+
+    def _multiply(self, code: Code, half: X) -> None:
+        m, n, q = self.m, self.n, self.quad
+        a0, b0 = mul(half, q * m.count), mul(half, q * n.count)
+        with (
+            code.loop("kk", q, unroll=0) as (ck, kk),
+            ck.loop("i", m.count, unroll=0) as (ci, i),
+            ci.loop("j", n.count, unroll=0) as (c, j),
+        ):
+            for total, acc in zip(self.v.sums, self.acc, strict=True):
+                at = elem(acc, add(mul(i, n.count), j))
+                a = elem(self.left[total.a], add(a0, m.held(i, kk, q)))
+                b = elem(self.right[total.b], add(b0, n.held(j, kk, q)))
+                c.assign(at, call("fma", a, b, at, type="f32"))
+
+    # -- results
+
+    def _combine(self, code: Code) -> Buffer:
+        """Adds the sums of the other groups to those of the first, in order."""
+        (tm, tn), parts, count = self.c.threads_mn, self.c.parts, self.m.count * self.n.count
+        name = self.f.scalars.names.fresh("partial")
+        buffer = Buffer(name, "f32", ((parts - 1) * len(self.acc), count, tm * tn))
+        own = code.let("own", mod(TID, tm * tn))
+        with code.when(lt(0, self.part)) as others:
+            for k, acc in enumerate(self.acc):
+                with others.loop("e", count, unroll=0) as (c, e):
+                    first = mul(add(self.part, -1), len(self.acc))
+                    c.store(shared_at(buffer, add(first, k), e, own), elem(acc, e))
+        code.barrier()
+        with (
+            code.when(compare("==", self.part, 0)) as first_group,
+            first_group.loop("p", parts - 1) as (outer, p),
+            outer.loop("e", count, unroll=0) as (c, e),
+        ):
+            for k, acc in enumerate(self.acc):
+                other = c.load("x", "f32", shared_at(buffer, add(mul(p, len(self.acc)), k), e, own))
+                c.assign(elem(acc, e), add(elem(acc, e), other))
+        return buffer
 
     def _store(self, code: Code) -> None:
-        (tm, tn), (fm, fn) = self.c.threads_mn, self.c.fragments
-        wm, wn = group_of(fm), group_of(fn)
-        b, epilogue = self.x.blocks, self.x.epilogue(wn)
-        with code.loop("i", fm, unroll=0) as (ci, i), ci.loop("g", fn // wn, unroll=0) as (c, g):
-            row = add(mul(div(i, wm), tm * wm), mul(self.ty, wm), mod(i, wm))
-            column = add(mul(g, tn * wn), mul(self.tx, wn))
-            m, n = c.let("m", add(b.m0, row)), c.let("n", add(b.n0, column))
-            at = add(mul(i, fn), mul(g, wn))
+        m, n = self.m, self.n
+        b, epilogue = self.x.blocks, self.x.epilogue(n.width)
+        with code.loop("i", m.count, unroll=0) as (ci, i), ci.loop("g", n.count // n.width, unroll=0) as (c, g):
+            row, column = m.row(i), n.row(mul(g, n.width))
+            at_m, at_n = c.let("m", add(b.m0, row)), c.let("n", add(b.n0, column))
+            at = add(mul(i, n.count), mul(g, n.width))
             sums = zip(self.v.sums, self.acc, strict=True)
-            held: dict[Expr, Sequence[X]] = {s.node: [elem(acc, add(at, e)) for e in range(wn)] for s, acc in sums}
-            epilogue.store(c, m, n, held, self.x.known(row, column))
+            held: dict[Expr, Sequence[X]] = {s.node: [elem(acc, add(at, e)) for e in range(n.width)] for s, acc in sums}
+            epilogue.store(c, at_m, at_n, held, self.x.known(row, column))
 
 
 __all__ = ["TileConfig", "group_of", "lower_tile", "tiles"]

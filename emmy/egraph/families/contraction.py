@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from typing import Any, Final
 
 from emmy.ir.config import KernelConfig
 from emmy.ir.dtype import dtype
 from emmy.ir.evaluate import integer
 from emmy.ir.loop import Ax, Body
-from emmy.ir.schedule import Raster, Row, Stage, Tile, Work
+from emmy.ir.schedule import Raster, Reduce, Row, Stage, Tile, Work
 from emmy.ir.target import Target
-from emmy.ir.views.access import async_copy, run_side, vector_load, whole_chunks
+from emmy.ir.views.access import along_sum, async_copy, run_side, vector_load, whole_chunks
 from emmy.ir.views.box import Box, part_box
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
 
@@ -35,10 +37,15 @@ def tile_facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | 
     if isinstance(view, str):
         return view
     facts = _facts("tile", view, sizes)
+    sides = ((view.parts_a, view.m), (view.parts_b, view.n))
+    lying = [along_sum(parts, body, own, view.k) for parts, own in sides]
+    # beside a part that does not run along the sum, one that does is turned by hand
     copies = any(
-        run_side(p, body, own, view.k) == "own" and async_copy(p, body, own, view.k, "f32") for p, own in _parts(view)
-    )
+        async_copy(p, body, own, view.k, "f32") and (along or run_side(p, body, own, view.k) == "own")
+        for (parts, own), along in zip(sides, lying, strict=True) for p in parts
+    )  # fmt: skip
     facts["tile-body"] = [(body.hash, *_extents(view, sizes))]
+    facts["tile-step"] = [(body.hash, _step(body))]
     facts["tile-copies"] = [(body.hash,)] if copies else []
     return facts
 
@@ -84,23 +91,31 @@ def _rings(found: Rows) -> dict[Any, list[Stage]]:
     return rings
 
 
-def tile_rows(found: Rows, options: Rows) -> Iterator[tuple[str, Row]]:
-    rings = _rings(options)
-    for body, tm, tn, fm, fn, bk, ring, _ in found:
-        for stage in rings.get(ring, ()):
-            yield body, Row(Work("t", (tm, tn)), Tile(fragment=(fm, fn), k=bk), stage=stage)
+def _rasters(found: Rows) -> dict[Any, list[Raster]]:
+    """Block orders of each class of them."""
+    rasters: dict[Any, list[Raster]] = {}
+    for _, group, cls in found:
+        rasters.setdefault(cls, []).append(Raster(group))
+    return rasters
+
+
+def tile_rows(found: Rows, options: Rows, bands: Rows) -> Iterator[tuple[str, Row]]:
+    rings: dict[Any, list[Stage]] = {}
+    for *_, depth, way, ahead, cls in options:
+        rings.setdefault(cls, []).append(Stage(depth, WAYS[way], registers=bool(ahead)))
+    rasters = _rasters(bands)
+    for body, tm, tn, fm, fn, bk, parts, ring, raster, _ in found:
+        reduce = Reduce(True, parts) if parts > 1 else Reduce()
+        for stage, order in product(rings.get(ring, ()), rasters.get(raster, ())):
+            yield body, Row(Work("t", (tm, tn)), Tile(fragment=(fm, fn), k=bk), reduce, stage, order)
 
 
 def mma_rows(found: Rows, options: Rows, bands: Rows) -> Iterator[tuple[str, Row]]:
-    rings = _rings(options)
-    rasters: dict[Any, list[Raster]] = {}
-    for _, group, cls in bands:
-        rasters.setdefault(cls, []).append(Raster(group))
+    rings, rasters = _rings(options), _rasters(bands)
     for body, type, wm, wn, fm, fn, ks, ring, raster, _ in found:
         tile = Tile(f"mma_m16n8k16_{type}_f32", (fm, fn), ks)
-        for stage in rings.get(ring, ()):
-            for order in rasters.get(raster, ()):
-                yield body, Row(Work("w", (wm, wn)), tile, stage=stage, raster=order)
+        for stage, order in product(rings.get(ring, ()), rasters.get(raster, ())):
+            yield body, Row(Work("w", (wm, wn)), tile, stage=stage, raster=order)
 
 
 def tile_config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> KernelConfig:
@@ -108,9 +123,19 @@ def tile_config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) 
     assert isinstance(view, ContractionView)
     (tm, tn), (fm, fn) = row.work.dims, row.tile.fragment
     pa, pb, sums = len(view.parts_a), len(view.parts_b), len(view.sums)
-    registers = 40 + sums * fm * fn + pa * fm + pb * fn
+    sets = pa * fm + pb * fn
+    if row.stage.registers:
+        sets *= 2 * _step(body)
+    registers = 40 + sums * fm * fn + sets
     tile = tm * fm, tn * fn, row.tile.k
-    return _config("tile", body, view, row, sizes, tile, "f32", registers, (fm, fn), 4)
+    config = _config("tile", body, view, row, sizes, tile, "f32", registers, (fm, fn), 4)
+    if not row.reduce.coop:
+        return config
+    parts = row.reduce.accumulators
+    return replace(
+        config, block_threads=parts * config.block_threads, reduce_threads=parts,
+        smem=config.smem + 4 * (parts - 1) * sums * tile[0] * tile[1],
+    )  # fmt: skip
 
 
 def mma_config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> KernelConfig:
@@ -151,6 +176,15 @@ def _config(
         hold_m=hold[0],
         hold_n=hold[1],
     )
+
+
+@lru_cache(maxsize=512)
+def _step(body: Body) -> int:
+    """Elements of the sum that a thread of the tile family reads at a time: four where a side runs along it."""
+    view = contraction_view(body)
+    assert isinstance(view, ContractionView)
+    sides = ((view.parts_a, view.m), (view.parts_b, view.n))
+    return 4 if any(along_sum(parts, body, own, view.k) for parts, own in sides) else 1
 
 
 @lru_cache(maxsize=512)

@@ -30,6 +30,11 @@ def run_side(part: Part, body: Body, own: Sequence[Ax], k: Sequence[Ax]) -> Side
     return best[1]
 
 
+def along_sum(parts: Sequence[Part], body: Body, own: Sequence[Ax], k: Sequence[Ax]) -> bool:
+    """True when every part of a side of a product runs along the summed axes."""
+    return all(run_side(p, body, own, k) == "k" for p in parts)
+
+
 def whole_chunks(axes: Sequence[Ax], chunk: int) -> bool:
     """True when an aligned chunk of the linear index over `axes` never leaves the last axis."""
     return bool(axes) and divides(chunk, axes[-1].extent)
@@ -62,4 +67,4 @@ def size_of(axes: Sequence[Ax]) -> int | None:
     return total
 
 
-__all__ = ["Side", "async_copy", "run_side", "size_of", "vector_load", "whole_chunks"]
+__all__ = ["Side", "along_sum", "async_copy", "run_side", "size_of", "vector_load", "whole_chunks"]
