@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from emmy.egraph.schedule import schedule_rows
 from emmy.evidence.measured import analytic
+from emmy.extract.golden import GoldenRow
 from emmy.extract.records import KernelRecord, Measurement, Regime
 from emmy.extract.store import Store
 from emmy.ir.loop import Body
@@ -48,6 +49,11 @@ def filled(path: Path, bodies: Sequence[tuple[str, Body]], count: int = 30, nois
     for k, (_, body) in enumerate(bodies):
         store.record_measurements(made_up(body, count, k, noise))
     return store
+
+
+def golden_rows(measurements: Iterable[Measurement], names: Mapping[str, str]) -> list[GoldenRow]:
+    """Rows for `write_golden`; `names` gives a body's name."""
+    return [GoldenRow(m.body, names.get(m.body, ""), m.sizes, m.family, m.row, m) for m in measurements]
 
 
 def slower(m: Measurement, factor: float) -> Measurement:

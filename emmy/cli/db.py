@@ -16,7 +16,7 @@ from emmy.cli.options import Opt, with_options
 if TYPE_CHECKING:
     from emmy.extract.store import Store
 
-db_app = typer.Typer(help="The evidence store: count, export, import, merge, vacuum.", no_args_is_help=True)
+db_app = typer.Typer(help="The evidence store: count, export, import, merge, delete, vacuum.", no_args_is_help=True)
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,13 @@ class ExportOptions(ExchangeOptions):
     format: Annotated[
         str, Opt("--format", help="jsonl or parquet (default: by PATH's name; `-` prints JSON lines).")
     ] = ""
+
+
+@dataclass(frozen=True)
+class DeleteOptions(StoreOptions):
+    body: Annotated[str, Opt("--body", help="Of this body, by its whole hash.")] = ""
+    row: Annotated[str, Opt("--row", help="Of this schedule row.")] = ""
+    source: Annotated[str, Opt("--source", help="Of this source: tune, own, golden …")] = ""
 
 
 def open_store(o: StoreOptions) -> Store:
@@ -110,6 +117,16 @@ def vacuum_command(o: StoreOptions) -> None:
     print(json.dumps({"before": before, "after": after}) if o.json else f"{before:,} bytes before, {after:,} after")
 
 
+def delete_command(o: DeleteOptions) -> None:
+    """Delete measurements that should not decide: those that match all that is given."""
+    if not (o.body or o.row or o.source):
+        from emmy.errors import UsageError
+
+        raise UsageError("db delete needs something to match", "give --body, --row or --source")
+    n = open_store(o).delete(o.body or None, o.row or None, o.source or None)
+    print(json.dumps({"deleted": n}) if o.json else f"{n:,} measurements deleted")
+
+
 def _tell(o: StoreOptions, rows: Mapping[str, int], what: str) -> None:
     if o.json:
         print(json.dumps({"rows": dict(rows)}))
@@ -124,4 +141,5 @@ db_app.command("stats")(with_options(stats_command, StoreOptions))
 db_app.command("export")(with_options(export_command, ExportOptions))
 db_app.command("import")(with_options(import_command, ExchangeOptions))
 db_app.command("merge")(with_options(merge_command, MergeOptions))
+db_app.command("delete")(with_options(delete_command, DeleteOptions))
 db_app.command("vacuum")(with_options(vacuum_command, StoreOptions))

@@ -35,8 +35,8 @@ __all__ = ["literal", "memory_type", "source"]
 
 
 def source(kernel: Kernel, helpers: Mapping[str, str] | None = None) -> str:
-    """The whole translation unit of one kernel.  `helpers` replaces texts of `cuda_helpers`, as tests on the
-    host do and `cuda_async.WATCHED` for kernels that are not known to end."""
+    """The whole translation unit of one kernel.  `helpers` replaces texts of `cuda_helpers`: for the host, or
+    for kernels that are not known to end."""
     text = "\n".join(_Printer(kernel).kernel())
     products = {wgmma_name(s): wgmma_helper(s) for s in walk(kernel.body) if isinstance(s, Wgmma)}
     needed = used(text, {**HELPERS, **products, **(helpers or {})})

@@ -174,11 +174,4 @@ static __device__ __forceinline__ void ring_skip(int& slot, unsigned& parity, in
     "dependent_launch": _plain("dependent_launch", "griddepcontrol.launch_dependents;"),
     "dependent_wait": _plain("dependent_wait", "griddepcontrol.wait;"),
 }
-# Instead of the helpers of the same names: a wait that never ends gives up, so that a wrong kernel gives wrong results
-# instead of hanging the GPU.  It must not trap, which would make the assembler serialize wgmma.
-WATCHED: Final[dict[str, str]] = {
-    "ring_wait": _RINGS["ring_wait"]
-    .replace("unsigned done;", "unsigned done, spins = 0;")
-    .replace("while (!done)", "while (!done && ++spins < (1u << 20))"),
-}
 ASYNC: Final[dict[str, str]] = {**_COPIES, **_RINGS, **_TMA}

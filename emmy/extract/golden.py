@@ -21,7 +21,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -194,19 +194,6 @@ def recorded(
         rows[key] = GoldenRow(key[0], kernels[key[0]].name, key[1], key[2], key[3], counted)
     used = {r.body for r in rows.values()}
     return list(rows.values()), [k for body, k in kernels.items() if body in used]
-
-
-def import_golden(store: Store, file: GoldenFile) -> int:
-    """Make the store's golden measurements of this card exactly the file's; how many.  Its bodies are added."""
-    store.replace_source("golden", file.regime, file.measurements)
-    known = {k.body for k in store.kernels()}
-    store.record_kernels(k for k in file.bodies if k.body not in known)
-    return len(file.measurements)
-
-
-def from_measurements(measurements: Sequence[Measurement], names: Mapping[str, str]) -> list[GoldenRow]:
-    """Rows for `write_golden`; `names` gives a body's name."""
-    return [GoldenRow(m.body, names.get(m.body, ""), m.sizes, m.family, m.row, m) for m in measurements]
 
 
 _OFF: Final = "restore it, or name another; EMMY_GOLDEN_FILE= (empty) turns golden files off for compiling"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from emmy.errors import StoreError
-from emmy.extract.golden import golden_path, read_golden
+from emmy.extract.golden import GoldenFile, golden_path, read_golden
 from emmy.extract.records import Measurement, Regime, Snapshot
 from emmy.extract.store import Store
 
@@ -40,10 +40,21 @@ def evidence_for_compile(
     if path is None:
         return snapshot, tuple(lost)
     try:
-        golden = [m for m in read_golden(path).measurements if regime.same_card(m.regime)]
+        file = read_golden(path)
     except StoreError as error:
         return snapshot, (*lost, f"lost: golden measurements ({error.what})")
-    return with_measurements(without_source(snapshot, "golden"), golden, wanted, regime), tuple(lost)
+    golden = [m for m in file.measurements if regime.same_card(m.regime)]
+    found = with_measurements(without_source(snapshot, "golden"), golden, wanted, regime)
+    return replace(found, proposals=proposals_of(file, wanted)), tuple(lost)
+
+
+def proposals_of(file: GoldenFile, bodies: Iterable[str]) -> dict[str, tuple[tuple[str, str], ...]]:
+    """(family, row) of the file's rows without times, by body."""
+    wanted, found = set(bodies), defaultdict[str, list[tuple[str, str]]](list)
+    for r in file.proposals:
+        if r.body in wanted:
+            found[r.body].append((r.family, r.row))
+    return {body: tuple(dict.fromkeys(rows)) for body, rows in found.items()}
 
 
 def without_source(snapshot: Snapshot, source: str) -> Snapshot:

@@ -142,6 +142,8 @@ class Snapshot:
     failures: Mapping[str, Sequence[Failure]] = field(default_factory=dict)
     plans: Mapping[str, Sequence[PlanMeasurement]] = field(default_factory=dict)
     biases: Sequence[Measurement] = ()
+    # (family, row) of schedules that were good for a body like this one once, and wait to be measured, by body
+    proposals: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
 
     def measured(self, body: str) -> Sequence[Measurement]:
         return self.measurements.get(body, ())

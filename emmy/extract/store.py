@@ -138,17 +138,6 @@ class Store:
 
         return self._write(batch)
 
-    def replace_source(self, source: str, regime: Regime, measurements: Sequence[Measurement]) -> None:
-        """In one transaction: the measurements of `source` on this card become exactly these."""
-
-        def batch(connection: DuckDBPyConnection) -> None:
-            where = "source = ? AND gpu = ? AND capability = ? AND numerics = ? AND l2 = ?"
-            card = [source, regime.gpu, regime.capability, regime.numerics, regime.l2]
-            connection.execute(f"DELETE FROM measurement WHERE {where}", card)
-            _insert_rows(connection, "INSERT INTO measurement VALUES", [_measurement_row(m) for m in measurements])
-
-        self._write(batch)
-
     def add_missing(self, tables: Mapping[str, Sequence[tuple[Any, ...]]]) -> dict[str, int]:
         """Add rows (in the order of `schema.COLUMNS`) that are not there, in one transaction; how many of each table.
 
@@ -169,10 +158,6 @@ class Store:
     def version(self) -> int:
         """The file's schema version, 0 where there is no file."""
         return self._read(version_of, 0)
-
-    def measured(self, body: str, regime: Regime) -> list[Measurement]:
-        """Measurements of a body on this card and numerics, oldest first; other compilers' (aged) included."""
-        return list(self.snapshot([body], regime).measured(body))
 
     def snapshot(self, bodies: Iterable[str], regime: Regime, plans: Iterable[str] = ()) -> Snapshot:
         """Everything known on this card about these bodies and plans, in one opening of the file."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from emmy.ir.dtype import DTYPES
@@ -34,11 +33,6 @@ def parse_torch(text: str) -> Graph:
     if p.r.peek:
         raise p.r.fail("text after the end")
     return graph
-
-
-def unlocated(graph: Graph) -> Graph:
-    """The graph without what its text does not say: where nodes come from."""
-    return replace(graph, nodes=tuple(replace(n, source="", module="") for n in graph.nodes))
 
 
 class _Torch:

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from emmy.ir.infix import infix, number_text, parse_number, tensor_text
 from emmy.ir.loop import Expr, Tensor, const
 from emmy.ir.parse import index_text, parse_expr, parse_index
-from emmy.ir.tensor import PRIMITIVES, SIGNATURES, Program, Shape, coordinates, parse_axes
+from emmy.ir.tensor import SIGNATURES, Shape, coordinates, parse_axes
 
 SYMBOLS: Final = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "&",
@@ -39,20 +39,6 @@ class TensorRow(NamedTuple):
     kind: str
     args: tuple[object, ...]
     operands: tuple[tuple[str, Tensor], ...]
-
-
-def program_rows(program: Program) -> list[TensorRow]:
-    """The terms of a program that are no inputs, by the names `t0`, `t1` …"""
-    terms = program.terms
-
-    def row(k: int) -> TensorRow:
-        t = terms[k]
-        kinds = SIGNATURES[t.kind]
-        plain = "sn" if t.kind in PRIMITIVES else "snh"
-        args = tuple(a for a, s in zip(t.args, kinds, strict=True) if s in plain)
-        return TensorRow(f"t{k}", t.tensor, t.kind, args, tuple((f"t{x}", terms[x].tensor) for x in t.operands))
-
-    return [row(k) for k, t in enumerate(terms) if t.kind != "Input"]
 
 
 def explicit(rows: Iterable[TensorRow]) -> Iterator[TensorRow]:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from emmy.ir.schedule import Scheduled
 
-Why = Literal["first", "family", "top", "uncertain", "neighbour", "uniform", "again"]
+Why = Literal["first", "proposed", "family", "top", "uncertain", "neighbour", "uniform", "again"]
 Effort = Literal["quick", "normal", "full"]
 Array = npt.NDArray[np.float64]
 
@@ -67,6 +67,8 @@ class Space:
     first: int
     mix: Mix
     seed: int = 0
+    # rows that somebody proposed: up to half of each batch until they are through
+    proposed: Sequence[int] = ()
     times: dict[int, float] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
     pending: set[int] = field(default_factory=set)
@@ -172,6 +174,7 @@ class Space:
         if not self.tried and not self.pending:
             take([k for k in (self.first,) if k in rest], 1, "first")
             take(self._family_bests(rest), room, "family")
+        take([k for k in self.proposed if k in rest], math.ceil(room / 2), "proposed")
         scale = count / max(1, self.mix.top + self.mix.uncertain + self.mix.neighbour + self.mix.uniform)
         drawn = math.ceil(self.mix.uniform * scale)
         if self.mix.uniform >= 5:  # the share of rows drawn uniformly must hold for all that is measured

@@ -115,7 +115,9 @@ def make_subject(
     limits = {v.name: v.high for v in s.program.graph.sizes if v.high is not None}
     group = make_group(body, selection.sizes, target, work, names.get(body.hash, f"k_{body.hash[:8]}"), values, limits)
     check = add_check(group, rows, selection.predicted(body, rows))
-    space = Space(usable, predicted, roofline(work, target), first, mix, seed)
+    proposed = set(selection.evidence.proposals.get(body.hash, ()))
+    numbers = [k for k, r in enumerate(usable) if (r.family, r.row.text) in proposed]
+    space = Space(usable, predicted, roofline(work, target), first, mix, seed, numbers)
     ids = {candidate_id(r): k for k, r in enumerate(usable)}
     return Subject(body, space, group, weight, ids, next((r for r in rows if candidate_id(r) == check), None))
 

@@ -32,6 +32,15 @@ def test_stats_of_no_file_and_of_a_file(emmy: Emmy, tmp_path: Path) -> None:
     assert found["rows"]["measurement"] == 2 and found["version"] == schema.VERSION
 
 
+def test_measurements_are_deleted_by_all_that_is_given(emmy: Emmy, tmp_path: Path) -> None:
+    path = filled(tmp_path / "e.duckdb", "a", "b")
+    nothing = emmy("db", "delete", "--db", str(path))
+    assert nothing.code == 2 and "--body" in nothing.err
+    assert emmy("db", "delete", "--row", "a", "--body", "cd34", "--db", str(path)).out == "0 measurements deleted\n"
+    assert json.loads(emmy("db", "delete", "--row", "a", "--db", str(path), "--json").out) == {"deleted": 1}
+    assert [m.row for m in Store(path).measurements()] == ["b"]
+
+
 def test_export_import_merge_and_vacuum(emmy: Emmy, tmp_path: Path) -> None:
     one, two = filled(tmp_path / "one.duckdb", "a", "b"), filled(tmp_path / "two.duckdb", "b", "c")
     assert emmy("db", "export", "rows.jsonl", "--db", str(one)).out.startswith("2 rows written to rows.jsonl")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from emmy.extract.golden import from_measurements, write_golden
+from emmy.extract.golden import write_golden
 from emmy.extract.records import Failure
 from tests.bodies import linear, matvec
 from tests.cli.conftest import Emmy
-from tests.made_up import REGIME, filled
+from tests.made_up import REGIME, filled, golden_rows
 
 LINEAR, MATVEC = linear(64, 256, 256), matvec(512, 512)
 BODIES = [("k_linear", LINEAR), ("k_matvec", MATVEC)]
@@ -31,7 +31,7 @@ def test_regret_of_a_store_and_what_it_is_held_to(emmy: Emmy, tmp_path: Path) ->
 def test_golden_files_count_unless_they_are_left_out(emmy: Emmy, tmp_path: Path) -> None:
     store = filled(tmp_path / "e.duckdb", BODIES)
     golden = tmp_path / "g.json"
-    write_golden(golden, REGIME, from_measurements(store.measurements(), {}), store.kernels())
+    write_golden(golden, REGIME, golden_rows(store.measurements(), {}), store.kernels())
     done = emmy("eval", "regret", "--json", EMMY_GOLDEN_FILE=str(golden))
     assert len(json.loads(done.out)["bodies"]) == 2
     done = emmy("eval", "regret", "--json", "--no-golden", EMMY_GOLDEN_FILE=str(golden))

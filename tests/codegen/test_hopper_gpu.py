@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from emmy.codegen.cuda import source
-from emmy.codegen.cuda_async import WATCHED
+from emmy.codegen.cuda_async import ASYNC
 from emmy.ir.graph import Output, Ref
 from emmy.ir.kernel import Kernel
 from emmy.ir.loop import Tensor as Type
@@ -19,6 +19,14 @@ from emmy.runtime.module import Module
 from tests.codegen.hopper_fixture import hopper_gemm
 
 pytestmark = pytest.mark.gpu
+
+# A wait that never ends gives up, so that a wrong kernel gives wrong results instead of hanging the GPU.  It must not
+# trap, which would make the assembler serialize wgmma.
+WATCHED = {
+    "ring_wait": ASYNC["ring_wait"]
+    .replace("unsigned done;", "unsigned done, spins = 0;")
+    .replace("while (!done)", "while (!done && ++spins < (1u << 20))"),
+}
 
 KERNELS = {
     "two groups": {},

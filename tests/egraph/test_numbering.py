@@ -10,7 +10,7 @@ from emmy.egraph.numbering import Prim, settle
 from emmy.ir.loop import const
 from emmy.resources import rulesets
 from tests.egraph.build import P
-from tests.strategies import programs
+from tests.program_strategies import programs
 
 
 def prim(number: int, result: int, *operands: int) -> Prim:

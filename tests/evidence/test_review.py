@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from emmy.evidence.review import bodies_of, check, restamp, successor
-from emmy.extract.golden import GoldenFile, GoldenRow, from_measurements, read_golden, write_golden
+from emmy.extract.golden import GoldenFile, GoldenRow, read_golden, write_golden
 from emmy.extract.records import KernelRecord
 from tests.bodies import linear, matvec
-from tests.made_up import REGIME, made_up
+from tests.made_up import REGIME, golden_rows, made_up
 
 LINEAR, MATVEC, WIDER = linear(64, 256, 256), matvec(512, 512), linear(64, 512, 256)
 NAMES = {LINEAR.hash: "k_linear", MATVEC.hash: "k_matvec"}
 
 
 def golden(*bodies) -> GoldenFile:
-    rows = [r for b in bodies for r in from_measurements(made_up(b, 5), NAMES)]
+    rows = [r for b in bodies for r in golden_rows(made_up(b, 5), NAMES)]
     return GoldenFile(REGIME, tuple(rows), tuple(KernelRecord(b.hash, b.text, NAMES[b.hash]) for b in bodies))
 
 

@@ -18,10 +18,11 @@ from emmy.extract.evidence import (
     rank_plans,
     require_measured,
 )
-from emmy.extract.golden import from_measurements, write_golden
+from emmy.extract.golden import write_golden
 from emmy.extract.lookup import evidence_for_compile
 from emmy.extract.records import Failure, Measurement, PlanMeasurement, Regime
 from emmy.extract.store import Store
+from tests.made_up import golden_rows
 
 HERE = Regime("H200", 90, "nvrtc 13.0")
 AGED = replace(HERE, compiler="nvrtc 12.8")
@@ -193,7 +194,7 @@ def test_a_measured_row_in_the_store_flips_the_choice_and_its_deletion_flips_it_
 def test_a_lost_store_is_reported_and_the_golden_file_still_decides(tmp_path):
     (tmp_path / "evidence.duckdb").write_bytes(b"damaged" * 999)
     golden = tmp_path / "h200_sm90.json"
-    write_golden(golden, HERE, from_measurements([seen("WORK=t512", 1.5e-6)], {}))
+    write_golden(golden, HERE, golden_rows([seen("WORK=t512", 1.5e-6)], {}))
     snapshot, lost = evidence_for_compile([BODY], HERE, tmp_path, database=tmp_path / "evidence.duckdb", environ={})
     assert [text.startswith("lost tier: measured") for text in lost] == [True]
     assert decide(BODY, ROWS, snapshot.measured(BODY), HERE).row == "WORK=t512"

@@ -13,15 +13,14 @@ from emmy.errors import StoreError
 from emmy.extract.golden import (
     GoldenRow,
     file_name,
-    from_measurements,
     golden_path,
-    import_golden,
     read_golden,
     write_golden,
 )
 from emmy.extract.lookup import evidence_for_compile
 from emmy.extract.records import Measurement, Regime
 from emmy.extract.store import Store
+from tests.made_up import golden_rows
 
 HERE = Regime("NVIDIA H200", 90, "nvrtc 13.0")
 BODY = "0123456789abcdef"
@@ -32,7 +31,7 @@ def measurement(row="WORK=t256", median=1e-5, **more):
 
 
 def golden(path, *measurements):
-    write_golden(path, HERE, from_measurements(measurements, {BODY: "k_rms"}))
+    write_golden(path, HERE, golden_rows(measurements, {BODY: "k_rms"}))
     return path
 
 
@@ -106,25 +105,12 @@ def test_environment_turns_the_file_off_or_names_another(tmp_path):
     assert golden_path(replace(HERE, gpu="Other"), tmp_path, {}) is None
 
 
-def test_import_replaces_the_golden_rows_of_that_card_and_nothing_else(tmp_path):
-    store = Store(tmp_path / "e.duckdb")
-    other = replace(measurement("theirs"), regime=replace(HERE, gpu="A100"), source="golden")
-    store.record_measurements([measurement("own"), other])
-    path = tmp_path / "g.json"
-    assert import_golden(store, read_golden(golden(path, measurement("a"), measurement("b")))) == 2
-    assert import_golden(store, read_golden(golden(path, measurement("c")))) == 1
-    assert sorted((m.row, m.source) for m in store.measurements()) == [
-        ("c", "golden"),
-        ("own", "own"),
-        ("theirs", "golden"),
-    ]
-
-
 def test_compile_sees_golden_rows_unless_they_are_off(tmp_path):
     golden(tmp_path / file_name(HERE), measurement("g"))
     store = Store(tmp_path / "e.duckdb")
-    import_golden(store, read_golden(tmp_path / file_name(HERE)))
-    store.record_measurements([measurement("own")])
+    # an older copy of golden rows came with another store: the file of today stands for them
+    copies = [measurement(row, source="golden") for row in ("g", "old")]
+    store.record_measurements([measurement("own"), *copies])
 
     def rows(environ, regime=HERE):
         snapshot, lost = evidence_for_compile([BODY], regime, tmp_path, database=store.path, environ=environ)
@@ -134,7 +120,18 @@ def test_compile_sees_golden_rows_unless_they_are_off(tmp_path):
     assert rows({"EMMY_GOLDEN_FILE": ""}) == (["own"], ())
     assert rows({}, replace(HERE, numerics="fast")) == ([], ())
     found, lost = rows({"EMMY_GOLDEN_FILE": str(tmp_path / "missing.json")})
-    assert found == ["g", "own"] and "golden" in lost[0]
+    assert found == ["g", "old", "own"] and "golden" in lost[0]
+
+
+def test_rows_without_times_are_proposals_for_their_bodies(tmp_path):
+    path = tmp_path / file_name(HERE)
+    untimed = [GoldenRow(body, "k", (), "row", "WORK=t64", None) for body in (BODY, "fedcba9876543210")]
+    write_golden(path, HERE, [*untimed, *golden_rows([measurement("g")], {})])
+    store = tmp_path / "e.duckdb"
+    snapshot, _ = evidence_for_compile([BODY], HERE, tmp_path, database=store, environ={})
+    assert snapshot.proposals == {BODY: (("row", "WORK=t64"),)} and [m.row for m in snapshot.measured(BODY)] == ["g"]
+    snapshot, _ = evidence_for_compile([BODY], HERE, tmp_path, database=store, environ={"EMMY_GOLDEN_FILE": ""})
+    assert snapshot.proposals == {}
 
 
 def test_rows_that_a_tuner_drew_uniformly_stay_known_as_such(tmp_path):

@@ -47,6 +47,10 @@ def child(code: str, *args: object, **options):
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
+def measured(store):
+    return list(store.snapshot(["b1"], HERE).measured("b1"))
+
+
 def test_what_is_recorded_is_read_back(path):
     store = Store(path)
     first = Measurement(
@@ -54,7 +58,7 @@ def test_what_is_recorded_is_read_back(path):
     )
     second = measurement("b2", when=6.0)
     store.record_measurements([first, second])
-    assert store.measured("b1", HERE) == [first]
+    assert measured(store) == [first]
     assert store.measurements() == [first, second]
     failure = Failure("b1", "WORK=t1024", "compile", "too many registers", "sm_90a", (("s", 7),), 3.0)
     store.record_failures([failure])
@@ -81,7 +85,7 @@ def test_other_cards_numerics_and_l2_are_not_evidence_but_other_compilers_are_ke
                Regime("H200", 90, HERE.compiler, "", "warm")]  # fmt: skip
     aged = Regime("H200", 90, "nvrtc 12.8")
     store.record_measurements([measurement(regime=r) for r in (*foreign, aged, HERE)])
-    assert {m.regime for m in store.measured("b1", HERE)} == {aged, HERE}
+    assert {m.regime for m in measured(store)} == {aged, HERE}
 
 
 def test_delete_takes_only_what_matches(path):
@@ -96,7 +100,7 @@ def test_delete_takes_only_what_matches(path):
 
 def test_missing_file_is_an_empty_store_and_reading_makes_none(path):
     store = Store(path)
-    assert store.measured("b1", HERE) == []
+    assert measured(store) == []
     assert store.version() == 0
     assert store.stats().rows["measurement"] == 0
     assert isinstance(Store.open_for_compile(path), Store)
@@ -122,7 +126,7 @@ def test_newer_schema_is_an_error_and_a_compile_reports_the_lost_tier(path):
     Store(path).record_measurements([measurement()])
     with duckdb.connect(str(path)) as connection:
         connection.execute("UPDATE emmy_schema SET version = 99")
-    for action in (lambda: Store(path).measured("b1", HERE), lambda: Store(path).record_measurements([measurement()])):
+    for action in (lambda: measured(Store(path)), lambda: Store(path).record_measurements([measurement()])):
         with pytest.raises(StoreError, match="schema 99"):
             action()
     reason = Store.open_for_compile(path)
@@ -187,7 +191,7 @@ from emmy.extract.store import Store
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 here = Regime("H200", 90, "nvrtc 13.0")
-print(len(Store(sys.argv[1]).measured("b1", here)))
+print(len(Store(sys.argv[1]).snapshot(["b1"], here).measured("b1")))
 try:
     Store(sys.argv[1]).record_failures([Failure("b", "r", "compile", "why")])
 except StoreError as error:
@@ -356,7 +360,7 @@ def test_fifty_killed_writers_lose_at_most_the_batch_in_flight(path):
     out, err = child(KILLS, path, seed, 50).communicate(timeout=300)
     assert out.startswith("kept "), f"seed {seed}: {out}{err}"
     Store(path).record_measurements([measurement("after")])
-    assert len(Store(path).measured("after", HERE)) == 1
+    assert len(Store(path).snapshot(["after"], HERE).measured("after")) == 1
 
 
 READER = """
@@ -413,4 +417,4 @@ def test_row_edited_by_hand_is_an_error(path):
         with duckdb.connect(str(path)) as connection:
             connection.execute("UPDATE measurement SET sizes = ?", [text])
         with pytest.raises(StoreError, match="sizes that are not ours"):
-            Store(path).measured("b1", HERE)
+            measured(Store(path))

@@ -19,7 +19,7 @@ from emmy.egraph.model import ModelGraph, saturate
 from emmy.resources import rulesets
 from tests.egraph.build import Step, agree, execute, plans, values
 from tests.frontend.translate.reference import run
-from tests.strategies import RandomProgram, programs
+from tests.program_strategies import RandomProgram, programs
 
 SEED = int(os.environ.get("EMMY_TEST_SEED", "20260129"))
 EXAMPLES, PARTS, PLANS = 200, 4, 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,12 +22,33 @@ from emmy.ir.graph import Graph
 from emmy.ir.infix import Scope, infix, parse_infix
 from emmy.ir.loop import Ax, Tensor, ax, const, load, op, size
 from emmy.ir.parse import ParseError
-from emmy.ir.parse_graph import parse_torch, unlocated
+from emmy.ir.parse_graph import parse_torch
 from emmy.ir.parse_rows import parse_rows
 from emmy.ir.show import show_torch
-from emmy.ir.show_tensor import TensorRow, explicit, program_rows, show_tensor
-from emmy.ir.tensor import Program, Terms, coordinates
-from tests.strategies import Arith, RandomProgram, arithmetic, programs
+from emmy.ir.show_tensor import TensorRow, explicit, show_tensor
+from emmy.ir.tensor import PRIMITIVES, SIGNATURES, Program, Terms, coordinates
+from tests.program_strategies import RandomProgram, programs
+from tests.strategies import Arith, arithmetic
+
+
+def unlocated(graph: Graph) -> Graph:
+    """The graph without what its text does not say: where nodes come from."""
+    return replace(graph, nodes=tuple(replace(n, source="", module="") for n in graph.nodes))
+
+
+def program_rows(program: Program) -> list[TensorRow]:
+    """The terms of a program that are no inputs, by the names `t0`, `t1` …"""
+    terms = program.terms
+
+    def row(k: int) -> TensorRow:
+        t = terms[k]
+        kinds = SIGNATURES[t.kind]
+        plain = "sn" if t.kind in PRIMITIVES else "snh"
+        args = tuple(a for a, s in zip(t.args, kinds, strict=True) if s in plain)
+        return TensorRow(f"t{k}", t.tensor, t.kind, args, tuple((f"t{x}", terms[x].tensor) for x in t.operands))
+
+    return [row(k) for k, t in enumerate(terms) if t.kind != "Input"]
+
 
 AXES = (ax("i", 6), ax("j", size("s")))
 

@@ -48,6 +48,16 @@ def test_the_first_batch_has_the_first_pick_and_one_of_each_family(legal) -> Non
     assert len({k for k, _ in found}) == len(found) == 12
 
 
+def test_rows_that_a_golden_file_proposes_are_tried_first(legal) -> None:
+    s = space(legal)
+    worst = sorted(range(len(s.rows)), key=lambda k: s.predicted[k])[-9:]
+    s.proposed = worst
+    first = [k for k, why in s.propose(12) if why == "proposed"]
+    assert first == worst[:6]
+    answer(s, list(s.pending))
+    assert [k for k, why in s.propose(12) if why == "proposed"] == [k for k in worst if k not in first]
+
+
 def test_no_row_is_proposed_twice(legal) -> None:
     s = space(legal)
     first, second = s.propose(12), s.propose(12)
