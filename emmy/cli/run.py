@@ -92,10 +92,10 @@ def run_command(o: RunOptions) -> None:
 def _tuned(s: Saturation, rows: int) -> tuple[Saturation, list[str]]:
     """The program as compile chooses it once `rows` rows of each kernel were measured, and what was found."""
     from emmy.extract.store import Store
+    from emmy.tune.asked import TuneOptions
     from emmy.tune.executors import Local
     from emmy.tune.report import Report, plan_lines, summary_lines
     from emmy.tune.tune import tune
-    from emmy.tune.tuner import TuneOptions
 
     executor = Local([0])
     try:

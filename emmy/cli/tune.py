@@ -55,9 +55,9 @@ def tune_command(o: TuneCommand) -> None:
     from emmy.cli.request import compile_options, load_program, note
     from emmy.saturation import saturate_program
     from emmy.settings import Settings
+    from emmy.tune.asked import TuneOptions
     from emmy.tune.report import Report, document, plan_lines, summary_lines, winner_lines
     from emmy.tune.tune import make_packet, tune
-    from emmy.tune.tuner import TuneOptions
 
     settings = Settings.read()
     options = compile_options(o, "", settings)

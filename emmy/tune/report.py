@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, TextIO
 from emmy.extract.records import STAND_IN
 from emmy.ir.schedule import short_row
 from emmy.saturation import Saturation
+from emmy.tune.asked import Outcome, Progress
 from emmy.tune.plans import GAP, Compared
 from emmy.tune.subjects import Subject
-from emmy.tune.tuner import Outcome, Progress
 
 if TYPE_CHECKING:
     from rich.live import Live

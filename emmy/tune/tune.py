@@ -11,12 +11,13 @@ from emmy.extract.records import Run, Snapshot
 from emmy.extract.store import Store
 from emmy.runtime.cache import CubinCache
 from emmy.saturation import Saturation, as_timed, choose_again
+from emmy.tune.asked import Observe, Outcome, TuneOptions
 from emmy.tune.executors import Executor
 from emmy.tune.packet import write_packet
 from emmy.tune.plans import Compared, compare_plans, plan_group
 from emmy.tune.space import MIXES
 from emmy.tune.subjects import known_integers, make_subject, wanted_bodies
-from emmy.tune.tuner import Observe, Outcome, TuneOptions, Tuner
+from emmy.tune.tuner import Tuner
 
 # rows a body of a packet, where the effort would measure them all
 PACKET_ROWS = 300
@@ -50,7 +51,14 @@ def tune(
         store.record_run(_run(command, began, tuner.recorder.now()))
     untuned = _untuned(s, tuner)
     plans = compare_plans(
-        untuned, outcome.saturation, executor, store, tuner.regime, tuner.recorder.now(), tuner.cache, tuner.known
+        untuned,
+        outcome.saturation,
+        executor,
+        store,
+        tuner.known.regime,
+        tuner.recorder.now(),
+        tuner.cache,
+        tuner.integers,
     )
     return Tuned(outcome, plans, as_timed(outcome.saturation, store, tuner.cache))
 
@@ -63,7 +71,7 @@ def _untuned(s: Saturation, tuner: Tuner) -> Saturation:
         return s
     golden = {b: [m for m in ms if m.source == "golden"] for b, ms in known.measurements.items()}
     biases = tuple(m for m in known.biases if m.source == "golden")
-    failures = {b: [*known.failed(b), *tuner.broken.get(b, ())] for b in {*known.failures, *tuner.broken}}
+    failures = {b: [*known.failed(b), *tuner.known.broken.get(b, ())] for b in {*known.failures, *tuner.known.broken}}
     return choose_again(s, Snapshot(golden, failures, {}, biases), s.regime, tuner.cache)
 
 

@@ -19,12 +19,12 @@ from emmy.frontend.source import load
 from emmy.ir.target import target
 from emmy.runtime.local import local_arch
 from emmy.saturation import Options, saturate_program
+from emmy.tune.asked import TuneOptions
 from emmy.tune.executors import Local
 from emmy.tune.runner.compiler import compile_source
 from emmy.tune.runner.device import Device
 from emmy.tune.runner.measure import measured_before
 from emmy.tune.tune import make_packet, tune
-from emmy.tune.tuner import TuneOptions
 
 pytestmark = pytest.mark.gpu
 N = 1 << 20

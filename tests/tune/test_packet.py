@@ -18,9 +18,9 @@ from emmy.extract.store import Store
 from emmy.frontend.source import load
 from emmy.ir.target import target
 from emmy.saturation import Options, saturate_program
+from emmy.tune.asked import TuneOptions
 from emmy.tune.packet import read_packet, read_results, record_results
 from emmy.tune.tune import make_packet
-from emmy.tune.tuner import TuneOptions
 from emmy.whole import key_of_pieces
 
 pytestmark = pytest.mark.nvrtc

@@ -35,10 +35,10 @@ from emmy.saturation import (
     saturate_program,
 )
 from emmy.tune import record
+from emmy.tune.asked import TuneOptions
 from emmy.tune.executors import StandIn
 from emmy.tune.report import document, plan_lines, summary_lines, winner_lines
 from emmy.tune.tune import Tuned, tune
-from emmy.tune.tuner import TuneOptions
 from emmy.whole import key_of_pieces, split_piece
 
 pytestmark = pytest.mark.nvrtc
@@ -426,7 +426,7 @@ from emmy.runtime.cache import CubinCache
 from emmy.saturation import Options, saturate_program
 from emmy.tune.executors import StandIn
 from emmy.tune.tune import tune
-from emmy.tune.tuner import TuneOptions
+from emmy.tune.asked import TuneOptions
 database, cache = Path(sys.argv[1]), CubinCache(Path(sys.argv[2]))
 s = saturate_program(load(None, sys.argv[3]), Options(target("sm_90a"), golden="", database=database), cache=cache)
 found = tune(s, StandIn(), Store(database), TuneOptions(rows=18, seed=int(sys.argv[4])), print, cache=cache, workers=0)
