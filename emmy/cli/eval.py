@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,7 @@ from emmy.cli.db import StoreOptions, open_store
 from emmy.cli.options import Opt, with_options
 
 if TYPE_CHECKING:
+    from emmy.evidence.fit import Fold
     from emmy.evidence.measured import Found, Predict
     from emmy.extract.golden import GoldenFile
     from emmy.extract.store import Store
@@ -47,6 +49,7 @@ class RegretOptions(EvalOptions):
     prior: Annotated[str, Opt("--prior", help="learned (refitted without each body and its model) or analytic.")] = (
         "learned"
     )
+    jobs: Annotated[int | None, Opt("--jobs", min=1, help="Threads that fit. Default: one a core.")] = None
     check: Annotated[bool, Opt("--check", help="Exit with 1 when the regret is above what it is held to.")] = False
 
 
@@ -121,7 +124,10 @@ def failures_command(o: StoreOptions) -> None:
 
 
 def regret_command(o: RegretOptions) -> None:
-    """Compare the untuned pick of every measured body with its best measured row."""
+    """Compare the untuned pick of every measured body with its best measured row.
+
+    The learned prior is fitted once for every fold of bodies, each time, which takes seconds a fold.
+    """
     from emmy.errors import UsageError
     from emmy.evidence.fit import folds_of
     from emmy.evidence.measured import analytic_folds
@@ -132,7 +138,7 @@ def regret_command(o: RegretOptions) -> None:
         raise UsageError(f"--prior {o.prior!r} is none", "use learned or analytic")
     store = open_store(o)
     found = measured(o, store)
-    folds = analytic_folds if o.prior == "analytic" else folds_of(found.bodies)
+    folds = analytic_folds if o.prior == "analytic" else folds_of(found.bodies, observe=told, jobs=o.jobs)
     bodies = regrets(found.bodies, folds, store.failures())
     families = by_family(bodies)
     if o.json:
@@ -144,6 +150,14 @@ def regret_command(o: RegretOptions) -> None:
         print("\n".join(regret_lines(bodies, families, found.skipped)))
     if o.check and not (families and families[-1].within):
         raise typer.Exit(1)
+
+
+def told(fold: Fold) -> None:
+    """Say that a fold was fitted; with an estimate on a terminal."""
+    from emmy.cli.request import note
+    from emmy.inspect.fit_text import fold_line
+
+    note(fold_line(fold, sys.stderr.isatty()))
 
 
 def _plain(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from emmy.cli.eval import EvalOptions, measured
+from emmy.cli.eval import EvalOptions, measured, told
 from emmy.cli.options import Opt
 
 if TYPE_CHECKING:
+    from emmy.errors import StoreError
     from emmy.evidence.fit import Fitter
-    from emmy.evidence.measured import MeasuredBody
+    from emmy.evidence.measured import Found, MeasuredBody
+    from emmy.extract.store import Store
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class FitOptions(EvalOptions):
     )
     search: Annotated[bool, Opt("--search", help="Try several recipes and take the best on held-out bodies.")] = False
     force: Annotated[bool, Opt("--force", help="Install it although it ranks worse.")] = False
+    jobs: Annotated[int | None, Opt("--jobs", min=1, help="Threads that fit. Default: one a core.")] = None
     dry_run: Annotated[bool, Opt("--dry-run", help="Judge only; write nothing.")] = False
 
 
@@ -31,22 +34,22 @@ def fit_command(o: FitOptions) -> None:
     """Train the prior on the store and the golden files; install it unless it ranks held-out bodies worse."""
     from emmy.cli.db import open_store
     from emmy.cli.request import note
-    from emmy.errors import UsageError
     from emmy.evidence.fit import RECIPES, Fitter, compared, cross_validate, dataset, fit, geometric
     from emmy.extract.learned import file_name, load, save
     from emmy.inspect.fit_text import fit_lines
     from emmy.resources import golden
 
-    found = measured(o, open_store(o))
+    store = open_store(o)
+    found = measured(o, store)
     bodies = _of_one_card(found.bodies)
     if not bodies:
-        raise UsageError("nothing was measured that a prior could learn from", "measure with `emmy tune` or name --db")
+        raise _nothing(o, store, found)
     data = dataset(bodies)
     target = bodies[0].target
     path = o.out or golden() / file_name(target.gpu, target.capability)
     best: tuple[float, str, Fitter] | None = None
     for name, recipe in RECIPES.items() if o.search else list(RECIPES.items())[:1]:
-        fitter = Fitter(data, recipe, note=None if o.json else note)
+        fitter = Fitter(data, recipe, observe=told, jobs=o.jobs)
         regret = geometric([h.regret for h in cross_validate(fitter)])
         if o.search:
             note(f"recipe {name}: regret {regret:.4f} on held-out bodies")
@@ -55,7 +58,7 @@ def fit_command(o: FitOptions) -> None:
     assert best is not None
     regret, name, fitter = best
     report = cross_validate(fitter)
-    prior = fit(data, fitter.recipe, report, target.gpu, target.capability)
+    prior = fit(data, fitter.recipe, report, target.gpu, target.capability, o.jobs)
     old = compared(load(path), data) if path.exists() else ()
     refused = prior.doubt()
     if old and not refused and regret > WORSE * geometric([h.regret for h in old]):
@@ -78,6 +81,18 @@ def fit_command(o: FitOptions) -> None:
 
 # A new prior may be this much worse than the installed one: less is noise.
 WORSE = 1.01
+
+
+def _nothing(o: FitOptions, store: Store, found: Found) -> StoreError:
+    """Where was looked, what was left out, what to do.  A finding (exit code 1), with --dry-run as without."""
+    from emmy.errors import StoreError
+
+    where = f"{store.path}" + ("" if o.no_golden else " and the golden files") + (f", of {o.gpu}" if o.gpu else "")
+    left = "; ".join(f"{n} rows left out: {why}" for why, n in found.skipped.items())
+    return StoreError(
+        f"no cold measurement that a prior could learn from in {where}{f' ({left})' if left else ''}",
+        "measure with `emmy tune`, name another store with --db, or another card with --gpu",
+    )
 
 
 def _of_one_card(bodies: tuple[MeasuredBody, ...]) -> list[MeasuredBody]:

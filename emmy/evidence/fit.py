@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from emmy.errors import EmmyError, UsageError
+from emmy.errors import EmmyError, StoreError
 from emmy.evidence.measured import Folds, MeasuredBody, Predict, analytic, predictor
 from emmy.extract.features import NAMES, features
 from emmy.extract.learned import POOLED, HeldOut, LearnedPrior
@@ -135,32 +136,33 @@ def held_out(data: Sequence[Rows]) -> list[frozenset[str]]:
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
-def train(data: Sequence[Rows], recipe: Recipe = Recipe(), seed: int = 0) -> dict[str, Forest]:
-    """Models by family, and POOLED.  Empty where too little was measured to learn from."""
+def train(data: Sequence[Rows], recipe: Recipe = Recipe(), seed: int = 0, jobs: int | None = None) -> dict[str, Forest]:
+    """Models by family, and POOLED.  Empty where too little was measured to learn from.
+
+    At most `jobs` threads work (None: one a core).
+    """
     if len(data) < FEWEST_BODIES or sum(len(d.measured) for d in data) < FEWEST_ROWS:
         return {}
-    forests = {POOLED: _forest(data, recipe, seed, None)}
+    forests = {POOLED: _forest(data, recipe, seed, None, jobs)}
     families = sorted({str(f) for d in data for f in np.unique(d.family)}) if recipe.by_family else []
     for family in families:
         mine = [d for d in data if (d.family == family).any()]
         if sum(int((d.family == family).sum()) for d in mine) >= recipe.rows and len(mine) >= FEWEST_BODIES:
-            forests[family] = _forest(mine, recipe, seed, family)
+            forests[family] = _forest(mine, recipe, seed, family, jobs)
     return forests
 
 
-def _forest(data: Sequence[Rows], recipe: Recipe, seed: int, family: str | None) -> Forest:
-    from threadpoolctl import threadpool_limits
-
+def _forest(data: Sequence[Rows], recipe: Recipe, seed: int, family: str | None, jobs: int | None) -> Forest:
     rng = np.random.default_rng(seed)
     kept = max(3, round(recipe.share * len(data)))
     parts = [[data[k] for k in rng.permutation(len(data))[:kept]] for _ in range(recipe.members)]
-    # a fit is too small for threads of its own, which wait for each other on a busy machine
-    with threadpool_limits(1), ThreadPoolExecutor(min(recipe.members, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(recipe.members, jobs or os.cpu_count() or 1)) as pool:
         return _joined(list(pool.map(lambda p: _member(p[1], recipe, seed + p[0], family), enumerate(parts))))
 
 
 def _member(data: Sequence[Rows], recipe: Recipe, seed: int, family: str | None) -> tuple[Any, float]:
     from sklearn.ensemble import HistGradientBoostingRegressor
+    from threadpoolctl import threadpool_limits
 
     picked = [d.family == family if family else np.ones(len(d.measured), bool) for d in data]
     x = np.concatenate([d.matrix[p] for d, p in zip(data, picked, strict=True)])
@@ -175,8 +177,11 @@ def _member(data: Sequence[Rows], recipe: Recipe, seed: int, family: str | None)
         min_samples_leaf=min(recipe.smallest, max(2, len(y) // 8)), l2_regularization=recipe.l2, max_bins=127,
         max_features=recipe.columns, monotonic_cst=monotone if recipe.monotone else None, random_state=seed,
     )  # fmt: skip
-    model.fit(x, y, sample_weight=w / w.mean())
-    _same(model, x[:: max(1, len(x) // 200)])
+    # A fit is too small for OpenMP's threads, which wait for each other on a busy machine.  Each thread that enters
+    # OpenMP has a limit of its own, so it is set here and not around the pool.
+    with threadpool_limits(1):
+        model.fit(x, y, sample_weight=w / w.mean())
+        _same(model, x[:: max(1, len(x) // 200)])
     return model, float(np.ravel(model._baseline_prediction)[0])
 
 
@@ -227,14 +232,26 @@ def _walk(
 # ---- judging ---------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """One fold that was fitted: the `number`-th of `total`, without bodies of `left_out`, on `bodies`, in `seconds`."""
+
+    number: int
+    total: int
+    left_out: tuple[str, ...]
+    bodies: int
+    seconds: float
+
+
 @dataclass
 class Fitter:
-    """Models by what they may not have seen; each is trained once."""
+    """Models by what they may not have seen; each is trained once.  `observe` is told of each; `jobs` as in `train`."""
 
     data: Sequence[Rows]
     recipe: Recipe = Recipe()
     seed: int = 0
-    note: Callable[[str], None] | None = None
+    observe: Callable[[Fold], None] | None = None
+    jobs: int | None = None
     known: dict[frozenset[str], dict[str, Forest]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -243,14 +260,20 @@ class Fitter:
 
     def without(self, keys: frozenset[str]) -> dict[str, Forest]:
         """Models of all bodies that share none of these keys."""
-        hashes = set(self.by_body)
-        asked = frozenset(k for k in keys if k not in hashes) or keys
+        asked = self._asked(keys)
         if asked not in self.known:
+            began = time.monotonic()
             seen = [d for d, mine in zip(self.data, self.keys, strict=True) if not (mine & asked or mine & keys)]
-            if self.note:
-                self.note(f"fitting without {', '.join(sorted(asked))} ({len(seen)} bodies)")
-            self.known[asked] = train(seen, self.recipe, self.seed)
+            self.known[asked] = train(seen, self.recipe, self.seed, self.jobs)
+            if self.observe:
+                total = len({self._asked(k) for k in self.keys})
+                left_out, seconds = tuple(sorted(asked)), time.monotonic() - began
+                self.observe(Fold(len(self.known), total, left_out, len(seen), seconds))
         return self.known[asked]
+
+    def _asked(self, keys: frozenset[str]) -> frozenset[str]:
+        """The fold of a body with these keys: what it shares with others, or itself where that is nothing."""
+        return frozenset(k for k in keys if k not in self.by_body) or keys
 
     def prior(self, body: MeasuredBody) -> LearnedPrior:
         """The prior that has not seen this body, nor the other bodies of its model or fold."""
@@ -262,9 +285,10 @@ class Fitter:
 
 
 def folds_of(
-    bodies: Iterable[MeasuredBody], recipe: Recipe = Recipe(), note: Callable[[str], None] | None = None
-) -> Folds:
-    return Fitter(dataset(bodies), recipe, note=note).folds
+    bodies: Iterable[MeasuredBody], recipe: Recipe = Recipe(), observe: Callable[[Fold], None] | None = None,
+    jobs: int | None = None,
+) -> Folds:  # fmt: skip
+    return Fitter(dataset(bodies), recipe, observe=observe, jobs=jobs).folds
 
 
 def cross_validate(fitter: Fitter) -> tuple[HeldOut, ...]:
@@ -298,12 +322,17 @@ def _ranked(predicted: Array, measured: Array) -> tuple[float, float]:
     return rank, float(measured[int(np.argmin(predicted))] / measured.min())
 
 
-def fit(data: Sequence[Rows], recipe: Recipe, report: tuple[HeldOut, ...], gpu: str, capability: int) -> LearnedPrior:
-    """The prior of all bodies, with its report.  UsageError where too little was measured."""
-    forests = train(data, recipe)
+def fit(
+    data: Sequence[Rows], recipe: Recipe, report: tuple[HeldOut, ...], gpu: str, capability: int,
+    jobs: int | None = None,
+) -> LearnedPrior:  # fmt: skip
+    """The prior of all bodies, with its report.  StoreError where too little was measured."""
+    forests = train(data, recipe, jobs=jobs)
     if not forests:
-        raise UsageError(
-            f"{len(data)} measured bodies are too few to learn from", f"measure at least {FEWEST_BODIES} with emmy tune"
+        rows = sum(len(d.measured) for d in data)
+        raise StoreError(
+            f"{rows} measured rows of {len(data)} bodies are too few to learn from",
+            f"measure at least {FEWEST_ROWS} rows of {FEWEST_BODIES} bodies with `emmy tune`",
         )
     every = np.concatenate([d.matrix for d in data])
     sample = every[np.linspace(0, len(every) - 1, min(SAMPLE, len(every))).astype(int)]

@@ -1,4 +1,4 @@
-"""What `emmy fit` says, at most 80 columns wide."""
+"""What `emmy fit` says, and what both it and `emmy eval regret` say on the way, at most 80 columns wide."""
 
 from __future__ import annotations
 
@@ -8,10 +8,20 @@ from typing import Final
 
 import numpy as np
 
+from emmy.evidence.fit import Fold
 from emmy.extract.learned import HeldOut
 from emmy.inspect.evaluate_text import skipped_lines
 
 WORST: Final = 8
+
+
+def fold_line(f: Fold, estimate: bool) -> str:
+    """One fitted fold; with an estimate of the time left where there is a terminal to read it."""
+    named = [n if len(n) <= 24 else f"{n[:21]}…" for n in f.left_out]
+    without = ", ".join(named[:2]) + (f" and {len(named) - 2} more" if len(named) > 2 else "")
+    left = (f.total - f.number) * f.seconds
+    text = f"fold {f.number} of {f.total}, without {without}: {f.bodies} bodies, {f.seconds:.1f} s"
+    return text + (f"; about {left:.0f} s left" if estimate and f.number < f.total else "")
 
 
 def fit_lines(report: Sequence[HeldOut], before: Sequence[HeldOut], skipped: Mapping[str, int]) -> list[str]:

@@ -49,14 +49,21 @@ def test_a_worse_prior_is_not_installed(emmy: Emmy, tmp_path: Path) -> None:
 
 
 def test_nothing_measured_and_too_few_bodies_are_said(emmy: Emmy, tmp_path: Path) -> None:
-    assert "nothing was measured" in emmy("fit", "--db", str(tmp_path / "none.duckdb")).err
+    for words in ((), ("--dry-run",), ("--dry-run", "--gpu", "A100")):
+        nothing = emmy("fit", "--db", str(tmp_path / "none.duckdb"), *words, EMMY_GOLDEN_FILE="")
+        assert nothing.code == 1 and not nothing.out
+        assert "no cold measurement" in nothing.err and "none.duckdb" in nothing.err and "emmy tune" in nothing.err
     few = store_of(tmp_path / "few.duckdb", NAMED[:2])
     done = emmy("fit", "--db", str(few.path), "--out", str(tmp_path / "p.npz"))
-    assert done.code == 2 and "too few to learn from" in done.err and not (tmp_path / "p.npz").exists()
+    assert done.code == 1 and "of 2 bodies are too few to learn from" in done.err and not (tmp_path / "p.npz").exists()
 
 
 def test_regret_is_that_of_priors_that_did_not_see_the_body(emmy: Emmy, db: str) -> None:
-    learned, plain = (json.loads(emmy("eval", "regret", "--db", db, "--json", "--prior", p).out)["families"][-1]
-                      for p in ("learned", "analytic"))  # fmt: skip
+    asked = ("eval", "regret", "--db", db, "--json", "--jobs", "1")
+    both = [emmy(*asked, "--prior", p, EMMY_GOLDEN_FILE="") for p in ("learned", "analytic")]
+    learned, plain = (json.loads(done.out)["families"][-1] for done in both)
     assert learned["median"] < plain["median"]
+    lines = [l for l in both[0].err.splitlines() if "fold " in l]
+    assert lines and f"fold {len(lines)} of {len(lines)}, without" in lines[-1] and "left" not in lines[0]
+    assert "fold " not in both[1].err
     assert emmy("eval", "regret", "--db", db, "--prior", "oracle").code == 2

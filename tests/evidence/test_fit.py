@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from emmy.errors import UsageError
-from emmy.evidence.fit import Fitter, compared, cross_validate, dataset, fit, folds_of, geometric, held_out
+from emmy.errors import StoreError
+from emmy.evidence.fit import Fitter, Fold, compared, cross_validate, dataset, fit, folds_of, geometric, held_out
 from emmy.evidence.measured import analytic
 from emmy.extract.learned import POOLED
 from emmy.inspect.evaluate import regrets
-from emmy.inspect.fit_text import fit_lines
+from emmy.inspect.fit_text import fit_lines, fold_line
 from tests.fitting import NAMED, QUICK, measured_bodies
 
 
@@ -81,5 +81,43 @@ def test_what_was_fitted_twice_is_the_same_and_its_report_counts_for_bodies_it_s
 def test_too_few_bodies_teach_nothing(tmp_path):
     few = measured_bodies(tmp_path / "few.duckdb", NAMED[:2])
     assert all(folds_of(few)(b) is analytic for b in few)
-    with pytest.raises(UsageError, match="2 measured bodies are too few"):
+    with pytest.raises(StoreError, match="of 2 bodies are too few"):
         fit(dataset(few), QUICK, (), "H200", 90)
+
+
+def test_a_fit_is_told_fold_by_fold_and_keeps_to_one_thread_of_openmp(data, monkeypatch):
+    """OpenMP's limit belongs to the thread that asks: set around a pool of threads it limits none of them."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    from emmy.evidence import fit as module
+
+    seen = []
+    true_fit, true_member = HistGradientBoostingRegressor.fit, module._member
+
+    def watched(self, *args, **more):
+        seen.extend(i["num_threads"] for i in threadpool_info() if i["user_api"] == "openmp")
+        return true_fit(self, *args, **more)
+
+    def in_a_wide_thread(*args):
+        with threadpool_limits(3, "openmp"):
+            return true_member(*args)
+
+    monkeypatch.setattr(HistGradientBoostingRegressor, "fit", watched)
+    monkeypatch.setattr(module, "_member", in_a_wide_thread)
+    folds = []
+    fitter = Fitter(data, QUICK, observe=folds.append, jobs=2)
+    cross_validate(fitter)
+    assert seen and set(seen) == {1}
+    total = len(fitter.known)
+    assert [(f.number, f.total) for f in folds] == [(k + 1, total) for k in range(total)]
+    assert all(0 < f.bodies < len(data) and f.seconds > 0 and f.left_out for f in folds)
+    cross_validate(fitter)
+    assert len(folds) == total
+
+
+def test_the_line_of_a_fold_has_an_estimate_where_it_is_asked_for():
+    fold = Fold(2, 10, ("a" * 40, "b", "c"), 50, 3.0)
+    assert fold_line(fold, False) == f"fold 2 of 10, without {'a' * 21}…, b and 1 more: 50 bodies, 3.0 s"
+    assert fold_line(fold, True).endswith("; about 24 s left")
+    assert "left" not in fold_line(Fold(3, 3, ("a",), 9, 1.0), True)
