@@ -1,99 +1,147 @@
-"""Cases of the speed suites: single operations, reductions and maps (`first`), contractions of every kind."""
+"""Cases of the speed suites with what they are held to: contractions of every kind, and small ones to try it on."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-from experiments.cases import Case, gelu_expression, program, rand
+from experiments.bench.bars import BenchCase, Group
+from experiments.cases import Case, program, rand
+
+BYTES: Final = {"bf16": 2, "f16": 2, "f32": 4}
+Shape = tuple[int, ...]
 
 
-def linear(m: int, n: int, k: int, dtype: str = "bf16", name: str = "") -> Case:
-    code = program(rand("x", dtype, m, k), rand("w", dtype, n, k), "F.linear(x, w)")
-    return Case(name or f"linear_{m}x{n}x{k}_{dtype}", code, terms=k)
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Cases, each of one of the groups."""
+
+    groups: tuple[Group, ...]
+    cases: tuple[BenchCase, ...]
+
+    @property
+    def by_group(self) -> dict[str, Group]:
+        return {g.name: g for g in self.groups}
 
 
-def product(name: str, x: tuple[int, ...], y: tuple[int, ...], call: str, terms: int) -> Case:
-    return Case(name, program(rand("x", "bf16", *x), rand("y", "bf16", *y), call), terms=terms)
+def product(
+    group: str, name: str, x: Shape, y: Shape, call: str, out: Shape, k: int, dtype: str = "bf16", twin: str = ""
+) -> BenchCase:
+    """One contraction of `x` and `y` over `k`."""
+    code = program(rand("x", dtype, *x), rand("y", dtype, *y), call)
+    moved = BYTES[dtype] * sum(map(math.prod, (x, y, out)))
+    return BenchCase(Case(name, code, terms=k), group, 2.0 * math.prod(out) * k, moved, dtype, twin)
 
 
-def first() -> list[Case]:
-    def attention(name: str, dtype: str, q: tuple[int, ...], kv: tuple[int, ...], more: str) -> Case:
-        lines = (rand("q", dtype, *q), rand("k", dtype, *kv), rand("v", dtype, *kv))
-        call = f"F.scaled_dot_product_attention(q, k, v{more})"
-        return Case(f"attention_{name}", program(*lines, call), terms=kv[2], stores=2)
+def linear(group: str, m: int, n: int, k: int, dtype: str = "bf16", twin: str = "") -> BenchCase:
+    name = f"linear_{m}x{n}x{k}_{dtype}"
+    return product(group, name, (m, k), (n, k), "F.linear(x, y)", (m, n), k, dtype, twin)
 
-    def norm(kind: str, m: int, n: int, dtype: str) -> Case:
-        call = f"F.rms_norm(x, ({n},), w, 1e-6)" if kind == "rms_norm" else f"F.layer_norm(x, ({n},), w, b)"
-        b = [rand("b", dtype, n)] if kind == "layer_norm" else []
-        return Case(f"{kind}_{m}x{n}_{dtype}", program(rand("x", dtype, m, n), rand("w", dtype, n), *b, call), terms=n)
 
-    def two_results(n: int) -> str:
-        return program(
-            f"def f(x, y, w):\n    h = x + y\n    return h, F.rms_norm(h, ({n},), w, 1e-6)",
-            rand("x", "bf16", 4096, n), rand("y", "bf16", 4096, n), rand("w", "bf16", n), "f(x, y, w)",
-        )  # fmt: skip
-
-    swiglu = program(rand("g", "bf16", 4096, 14336), rand("u", "bf16", 4096, 14336), "F.silu(g) * u")
+def transposed(group: str, n: int, dtype: str, twin: str) -> list[BenchCase]:
+    """Square products whose left, right or both operands lie the other way; a linear layer's right one does."""
+    calls = {"nn": "x @ y", "tn": "x.t() @ y", "tt": "x.t() @ y.t()"}
+    square = (n, n)
     return [
-        linear(4096, 4096, 4096),
-        attention("4x32x4096x128", "bf16", (4, 32, 4096, 128), (4, 32, 4096, 128), ""),
-        attention("causal_gqa_1x16g8x2048x128", "bf16", (1, 16, 2048, 128), (1, 8, 2048, 128),
-                  ", is_causal=True, enable_gqa=True"),
-        attention("decode_8x32g8x4096x128", "bf16", (8, 32, 1, 128), (8, 8, 4096, 128), ", enable_gqa=True"),
-        linear(512, 4096, 4096),
-        linear(64, 4096, 4096),
-        linear(16, 4096, 4096),
-        linear(1, 4096, 4096),
-        linear(512, 3584, 3584, "f32"),
-        norm("rms_norm", 32, 2048, "f32"),
-        norm("rms_norm", 512, 2304, "f32"),
-        norm("rms_norm", 8192, 4096, "bf16"),
-        norm("layer_norm", 8192, 4096, "bf16"),
-        Case("softmax_28x2048x2048_f32", program(rand("x", "f32", 28, 2048, 2048), "F.softmax(x, dim=-1)"), terms=2048),
-        Case("softmax_8192x8192_bf16", program(rand("x", "bf16", 8192, 8192), "F.softmax(x, dim=-1)"), terms=8192),
-        Case("swiglu_4096x14336_bf16", swiglu, stores=1),
-        Case("gelu_tanh_512x18944_f32", program(rand("x", "f32", 512, 18944), gelu_expression())),
-        Case("add_rms_norm_4096x4096_bf16", two_results(4096), terms=4096, stores=1),
-        Case("add_transposed_4096_bf16", program(*(rand(x, "bf16", 4096, 4096) for x in "xy"), "x + y.t()")),
-        Case("sum_4096x16384_f32", program(rand("x", "f32", 4096, 16384), "x.sum(-1)"), terms=16384),
-        Case("cumsum_4096x16384_f32", program(rand("x", "f32", 4096, 16384), "x.cumsum(-1)"), terms=16384),
-    ]  # fmt: skip
+        product(group, f"matmul_{n}_{how}_{dtype}", square, square, call, square, n, dtype, twin)
+        for how, call in calls.items()
+    ]
 
 
-def contractions() -> list[Case]:
-    bias_gelu = program(
-        rand("x", "bf16", 4096, 4096), rand("w", "bf16", 4096, 4096), rand("b", "bf16", 4096),
-        "F.gelu(F.linear(x, w, b))",
+def bias_gelu(group: str, n: int) -> BenchCase:
+    code = program(rand("x", "bf16", n, n), rand("w", "bf16", n, n), rand("b", "bf16", n), "F.gelu(F.linear(x, w, b))")
+    moved = 2 * (3 * n * n + n)
+    return BenchCase(Case(f"linear_bias_gelu_{n}", code, terms=n, stores=2), group, 2.0 * n**3, moved, "bf16")
+
+
+def normed(group: str, m: int, k: int, n: int) -> BenchCase:
+    call = f"F.linear(F.rms_norm(x, ({k},), g, 1e-6), w)"
+    code = program(rand("x", "bf16", m, k), rand("g", "bf16", k), rand("w", "bf16", n, k), call)
+    moved = 2 * (m * k + k + n * k + m * n)
+    name = f"rms_norm_linear_{m}x{k}x{n}"
+    return BenchCase(Case(name, code, terms=k, stores=2), group, 2.0 * m * n * k, moved, "bf16")
+
+
+def swiglu(group: str, m: int, k: int, n: int) -> BenchCase:
+    """What lies between the two launches need not be moved."""
+    code = program(
+        rand("x", "bf16", m, k), rand("wg", "bf16", n, k), rand("wu", "bf16", n, k), rand("wd", "bf16", k, n),
+        "F.linear(F.silu(F.linear(x, wg)) * F.linear(x, wu), wd)",
     )  # fmt: skip
-    normed = program(
-        rand("x", "bf16", 512, 4096), rand("g", "bf16", 4096), rand("w", "bf16", 1024, 4096),
-        "F.linear(F.rms_norm(x, (4096,), g, 1e-6), w)",
+    moved = 2 * (2 * m * k + 3 * n * k)
+    return BenchCase(Case(f"swiglu_mlp_{m}_{k}x{n}", code, terms=n, stores=3), group, 6.0 * m * n * k, moved, "bf16")
+
+
+def gathered(group: str, tokens: int, experts: int, k: int, n: int) -> BenchCase:
+    """Every token times the weight that its index names: of the weights at most one a token is read."""
+    index = f"e=torch.arange({tokens}) * 7 % {experts}"
+    code = program(
+        rand("x", "bf16", tokens, k), rand("w", "bf16", experts, n, k), index, "torch.einsum('tk,tnk->tn', x, w[e])"
+    )
+    read = min(tokens, experts) * n * k
+    moved = 2 * (tokens * k + read + tokens * n) + 8 * tokens
+    name = f"experts_gathered_{tokens}_{experts}x{n}x{k}"
+    return BenchCase(Case(name, code, terms=k), group, 2.0 * tokens * n * k, moved, "bf16")
+
+
+def grouped(group: str, tokens: int, experts: int, k: int, n: int) -> BenchCase:
+    """Tokens sorted by expert, each run of them times its expert's weight."""
+    ends = f"offs=(torch.arange(1, {experts + 1}) * {tokens // experts}).to(torch.int32)"
+    code = program(
+        rand("x", "bf16", tokens, k), rand("w", "bf16", experts, k, n), ends,
+        "torch._grouped_mm(x, w, offs=offs)",
     )  # fmt: skip
-
-    def swiglu(m: int) -> Case:
-        code = program(
-            rand("x", "bf16", m, 4096), rand("wg", "bf16", 14336, 4096), rand("wu", "bf16", 14336, 4096),
-            rand("wd", "bf16", 4096, 14336), "F.linear(F.silu(F.linear(x, wg)) * F.linear(x, wu), wd)",
-        )  # fmt: skip
-        return Case(f"swiglu_mlp_{m}", code, terms=14336, stores=3)
-
-    big = 4096
-    return [
-        linear(4096, 4096, 4096), linear(8192, 8192, 8192), linear(4096, 14336, 4096), linear(2048, 4096, 4096),
-        linear(256, 4096, 4096), linear(512, 4096, 4096), linear(512, 3584, 3584), linear(512, 4096, 1024),
-        linear(1, 4096, 4096), linear(16, 4096, 4096), linear(64, 4096, 4096),
-        linear(512, 3584, 3584, "f32"), linear(32, 3584, 3584, "f32"),
-        Case("linear_bias_gelu_4096", bias_gelu, terms=4096, stores=2),
-        Case("rms_norm_linear_512x4096x1024", normed, terms=4096, stores=2),
-        swiglu(4096), swiglu(1),
-        linear(4096, 4096, 4096, "f16"), linear(2048, 4096, 4096, "f16"),
-        product("matmul_4096_nn", (big, big), (big, big), "x @ y", big),
-        product("matmul_4096_tn", (big, big), (big, big), "x.t() @ y", big),
-        product("matmul_4096_tt", (big, big), (big, big), "x.t() @ y.t()", big),
-        linear(4095, 4095, 4095), linear(1000, 1000, 1000), linear(777, 1333, 2049), linear(16, 12288, 4096),
-        product("bmm_64x128x128x64", (64, 128, 64), (64, 64, 128), "x @ y", 64),
-    ]  # fmt: skip
+    moved = 2 * (tokens * k + experts * n * k + tokens * n) + 4 * experts
+    name = f"experts_grouped_{tokens}_{experts}x{n}x{k}"
+    return BenchCase(Case(name, code, terms=k), group, 2.0 * tokens * n * k, moved, "bf16")
 
 
-SUITES: Final[dict[str, Callable[[], list[Case]]]] = {"first": first, "contractions": contractions}
+def contractions() -> Suite:
+    groups = (
+        Group("large", each=1.03, mean=1.00),
+        Group("middle", each=1.02, mean=0.95),
+        Group("few rows", each=1.00, mean=0.92),
+        Group("f32 512", each=1.03),
+        Group("f32 32", each=0.90),
+        Group("bias GELU", each=0.93),
+        Group("RMSNorm linear", each=0.75),
+        Group("SwiGLU 4096", each=0.98),
+        Group("SwiGLU 1", each=0.95),
+        Group("twins", twin=1.02),
+        Group("odd", each=1.10, mean=1.00),
+        Group("experts"),
+    )
+    large = ((4096, 4096, 4096), (8192, 8192, 8192), (4096, 14336, 4096), (2048, 4096, 4096))
+    square = "linear_4096x4096x4096_bf16"
+    cases = (
+        *(linear("large", *s) for s in large),
+        *(linear("middle", *s) for s in ((256, 4096, 4096), (512, 4096, 4096), (512, 3584, 3584), (512, 4096, 1024))),
+        *(linear("few rows", m, 4096, 4096) for m in (1, 16, 64)),
+        linear("f32 512", 512, 3584, 3584, "f32"), linear("f32 32", 32, 3584, 3584, "f32"),
+        bias_gelu("bias GELU", 4096), normed("RMSNorm linear", 512, 4096, 1024),
+        swiglu("SwiGLU 4096", 4096, 4096, 14336), swiglu("SwiGLU 1", 1, 4096, 14336),
+        *(linear("twins", *s, "f16", twin=f"linear_{s[0]}x{s[1]}x{s[2]}_bf16") for s in large),
+        *transposed("twins", 4096, "bf16", square), *transposed("twins", 4096, "f16", square),
+        *(linear("odd", *s) for s in ((4095, 4095, 4095), (1000, 1000, 1000), (777, 1333, 2049), (16, 12288, 4096))),
+        product("odd", "bmm_64x128x128x64", (64, 128, 64), (64, 64, 128), "x @ y", (64, 128, 128), 64),
+        gathered("experts", 8, 64, 2048, 1024), grouped("experts", 4096, 64, 2048, 1024),
+    )  # fmt: skip
+    return Suite(groups, cases)
+
+
+def small() -> Suite:
+    """A few of each sort at sizes that anything takes: what the suite itself is tried on."""
+    groups = (Group("plain", each=1.10, mean=1.00), Group("twins", twin=1.02), Group("others"))
+    cases = (
+        linear("plain", 64, 96, 64), linear("plain", 33, 65, 77),
+        linear("twins", 64, 96, 64, "f16", twin="linear_64x96x64_bf16"),
+        *transposed("twins", 64, "f16", "linear_64x96x64_bf16"),
+        linear("others", 32, 64, 64, "f32"), normed("others", 32, 128, 64), swiglu("others", 16, 64, 128),
+        gathered("others", 4, 8, 64, 32), grouped("others", 64, 4, 32, 64),
+    )  # fmt: skip
+    return Suite(groups, cases)
+
+
+SUITES: Final[dict[str, Callable[[], Suite]]] = {"contractions": contractions, "small": small}
