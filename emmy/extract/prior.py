@@ -104,7 +104,7 @@ def roofline(work: Work, target: Target) -> float:
     """Seconds that no schedule of this work can beat: the largest roof plus the constant of a launch."""
     return target.launch_seconds + max(
         work.bytes / target.bandwidth,
-        work.tensor_flops / max(target.flops_mma16, target.flops_wgmma16),
+        work.tensor_time / max(target.flops_mma16, target.flops_wgmma16),
         work.scalar_flops / target.flops_f32,
         FUSED * (sum(work.slots) - sum(work.kept)) / (target.flops_f32 / 2),
     )
@@ -167,6 +167,7 @@ class Columns:
     shares: Array
     staged: Array
     swapped: Array
+    bits: Array
 
     def of(self, *families: str) -> Mask:
         return np.isin(self.family, families)
@@ -352,7 +353,7 @@ class _Model:
             slots = slots + np.where(on_tensor, 0.0, padded / 2.0 * (1.0 + loads))
         # a producer's warps make no products
         warps = np.where(self.is_wgmma, self.warps - self.spread * PRODUCERS, self.warps)
-        peak = np.where(self.is_wgmma, t.flops_wgmma16, t.flops_mma16)
+        peak = np.where(self.is_wgmma, t.flops_wgmma16, t.flops_mma16) * 16.0 / c.bits
         rate = peak * _norm([warps / SUBCORES, 1.0 + zero], -4.0)
         return tensor / rate, slots, smem / (SMEM_BYTES_CLOCK * t.sms * t.clock)
 

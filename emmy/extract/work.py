@@ -23,6 +23,7 @@ from emmy.ir.dtype import dtype
 from emmy.ir.evaluate import integer
 from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Out, Scan, Size
 from emmy.ir.scalar import SCALAR
+from emmy.ir.views.product import sum_of_products, unwidened
 
 # An online sum's step for each score: maximum, subtract, exponential.  A kernel that takes scores one by one rescales
 # the running sum each time (another exponential and two comparisons), by vectors once a vector, by tiles hardly ever.
@@ -72,6 +73,7 @@ class Dot:
     """A sum of products whose factors have axes of their own: `batch` products of [m, k] by [k, n], `passes` times.
 
     `tensor`: its operands may be rounded to a 16-bit type, so tensor cores apply.  `main`: its m and n are output axes.
+    `bits`: 8 where both factors are stored so, of which tensor cores may take twice as many.
     """
 
     m: int
@@ -82,6 +84,7 @@ class Dot:
     passes: int
     tensor: bool
     main: bool
+    bits: int = 16
 
     @property
     def flops(self) -> float:
@@ -130,6 +133,11 @@ class Work:
     @property
     def tensor_flops(self) -> float:
         return sum(d.flops for d in self.dots if d.tensor)
+
+    @property
+    def tensor_time(self) -> float:
+        """`tensor_flops` in units of those on 16-bit factors: the others of 8 bits take half as long."""
+        return sum(d.flops * d.bits / 16 for d in self.dots if d.tensor)
 
     @property
     def scalar_flops(self) -> float:
@@ -314,7 +322,8 @@ class _Analysis:
         if main and roles.main is not None and p.m != roles.main.m:
             p = p.turned()
         m, n, k, batch = (self.product(axes) for axes in (p.m, p.n, p.k, p.batch))
-        return Dot(m, n, k, batch, self._group(roles.group(node)), self.passes[node], half, main)
+        bits = 8 if half and isinstance(node, Fold) and _in_eighths(node) else 16
+        return Dot(m, n, k, batch, self._group(roles.group(node)), self.passes[node], half, main, bits)
 
     def _reads(self, roles: _Roles) -> tuple[Read, ...]:
         reads = []
@@ -365,6 +374,12 @@ class _Analysis:
             depth = self.extent(node.axis.extent) * (1.0 + nested) + before
         self.depths[node] = depth
         return depth
+
+
+def _in_eighths(node: Fold) -> bool:
+    """True for a sum of products of two factors that are stored in 8-bit floats."""
+    found = sum_of_products(node)
+    return found is not None and len(found.factors) == 2 and all(unwidened(f) is not None for f in found.factors)
 
 
 class _Roles:

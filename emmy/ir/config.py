@@ -36,7 +36,7 @@ class KernelConfig:
     on plain threads.  `group`: rows of tiles that blocks which start together cover (0: the grid's rows one by one).
     `persist` blocks stay for several tiles, `turns` between two groups of warps (ping-pong); `shares` blocks of a
     cluster read a tile together; `staged` results leave through shared memory; `swapped`: the second factor lies along
-    the instruction's rows (wgmma).
+    the instruction's rows (wgmma).  `bits` of a factor on tensor cores: half of them, twice the rate.
     """
 
     family: Family
@@ -64,3 +64,4 @@ class KernelConfig:
     shares: int = 1
     staged: bool = False
     swapped: bool = False
+    bits: int = 16

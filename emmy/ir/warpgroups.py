@@ -73,6 +73,15 @@ class Warpgroups:
         return next(w for w in (64, 32, 16, 8) if self.n % w == 0)
 
     @property
+    def promotes(self) -> bool:
+        """Sums of 8-bit products are added to f32 registers after every stage.
+
+        The instruction keeps about 14 bits of them: DeepSeek-V3 technical report, section 3.3.2, which adds them to
+        f32 registers every 128 elements of the sum, as a stage does here.
+        """
+        return DTYPES[self.type].bits == 8
+
+    @property
     def step(self) -> int:
         """Elements of the summed axis an instruction takes."""
         return 32 // DTYPES[self.type].bytes
@@ -86,7 +95,7 @@ class Warpgroups:
 
         `left`: registers of a thread in which left factors are computed.
         """
-        need = sums * self.fragments * self.n // 2 + left + BESIDE
+        need = sums * self.fragments * self.n // 2 * (2 if self.promotes else 1) + left + BESIDE
         resident = 2 if need <= FILE // (2 * self.threads) else 1
         if resident > 1 or self.swapped or self.parts > 1:
             # all threads share the work after the products, so none may give its registers away

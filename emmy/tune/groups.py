@@ -187,9 +187,7 @@ def least_seconds(body: Body, work: Work, target: Target) -> float:
     rate = max(target.flops_mma16, target.flops_wgmma16)
     gathers = any(isinstance(i, Load) for n in body.nodes if isinstance(n, Load) for e in n.index for i in _inside(e))
     spared = MASKED if gathers or any(n.chooses for n in body.nodes) else 1.0
-    seconds = max(
-        sum(work.footprint) / target.bandwidth, work.tensor_flops / rate, work.scalar_flops / target.flops_f32
-    )
+    seconds = max(sum(work.footprint) / target.bandwidth, work.tensor_time / rate, work.scalar_flops / target.flops_f32)
     return spared * seconds / DATA_SHEET
 
 

@@ -90,12 +90,19 @@ COMPUTED: dict[str, Body] = {
 }
 
 
-@pytest.mark.parametrize("name", COMPUTED)
-def test_computed_left_factors_leave_products_asynchronous(name: str) -> None:
+EIGHTHS: dict[str, Body] = {
+    "of f8e4m3": B.f8_linear(4096, 4096, 4096, scaled="row", bias=True),
+    "of f8e5m2, few rows": B.f8_linear(16, 4096, 4096, "f8e5m2", scaled="tensor"),
+    "of f8e4m3, by way of bf16": B.f8_linear(2048, 4096, 4096, operand="bf16"),
+}
+
+
+@pytest.mark.parametrize("name", [*COMPUTED, *EIGHTHS])
+def test_computed_factors_and_8_bit_floats_leave_products_asynchronous(name: str) -> None:
     """The assembler makes no wgmma synchronous, and what a thread holds fits its registers."""
-    card, body = target("sm_90a"), COMPUTED[name]
+    card, body = target("sm_90a"), {**COMPUTED, **EIGHTHS}[name]
     found = schedule_rows([body], card, {}, RULESETS).rows[body.hash]
-    rows = [r for r in found if r.family == "wgmma" and r.row.stage.registers]
+    rows = [r for r in found if r.family == "wgmma" and r.row.stage.registers == (name in COMPUTED)]
     rows.sort(key=lambda r: (r.config.tile_m * r.config.tile_n, r.row.text))
     picked = [rows[-1], rows[len(rows) // 2]]
     kernels = [lower(body, r.family, r.row, card, "k_test") for r in picked]

@@ -12,8 +12,10 @@ from emmy.codegen.lower import lower
 from emmy.codegen.simulate import simulate
 from emmy.egraph.schedule import schedule_rows
 from emmy.ir.evaluate import evaluate
+from emmy.ir.kernel import Assign, Call, Declare, Elem, Kernel, Lit, S, Wgmma, with_bodies
 from emmy.ir.loop import Body
 from emmy.ir.target import target
+from emmy.ir.verify.kernel import verify
 from emmy.resources import rulesets
 from tests import bodies
 from tests.codegen import check
@@ -162,3 +164,63 @@ def test_computed_factors_round_as_those_of_the_other_tensor_core_family() -> No
         assert not done.findings
         results.append(done.outputs[names[-1]])
     assert np.array_equal(*results)
+
+
+@pytest.mark.parametrize("part", ["w8x1+p4,", "/f2x1", "w1x", "/out"])
+@pytest.mark.parametrize("scaled", ["", "tensor", "row"])
+def test_products_of_8_bit_floats_are_right(part: str, scaled: str) -> None:
+    body = bodies.f8_linear(136, 72, 272, scaled=scaled, bias=scaled == "row")
+    for scheduled in sampled(body, SMALL, part, 1, seed=hash_of(part + scaled)):
+        assert "k32_f8e4m3" in scheduled.row.text
+        assert_right(body, SMALL, scheduled)
+
+
+@pytest.mark.parametrize("part", ["+pp", "/c2", "persist"])
+def test_8_bit_floats_in_every_kind_of_row_are_right(part: str) -> None:
+    body = bodies.f8_linear(264, 200, 400, "f8e5m2", out="f16", operand="f16")
+    for scheduled in sampled(body, SMALL, part, 1, seed=hash_of(part)):
+        assert_right(body, SMALL, scheduled)
+
+
+def test_8_bit_floats_whose_sums_a_cluster_shares_are_right() -> None:
+    body = bodies.f8_linear(17, 136, 1040, batch=2)
+    for scheduled in sampled(body, IDLE, "REDUCE=g", 2, seed=2):
+        assert_right(body, IDLE, scheduled)
+
+
+def unpromoted(kernel: Kernel) -> Kernel:
+    """The kernel with one sum in the instruction's registers from the first product to the last."""
+
+    def change(s: S) -> S:
+        if isinstance(s, Wgmma):
+            return replace(s, accumulate=True)
+        if isinstance(s, Declare) and s.name.startswith("acc"):
+            return replace(s, init=Lit(0.0, "f32"))
+        if isinstance(s, Assign) and isinstance(s.target, Elem) and s.target.array.startswith("sum"):
+            assert isinstance(s.value, Call)
+            return replace(s, value=s.value.args[1])
+        return with_bodies(s, body)
+
+    def body(statements: tuple[S, ...]) -> tuple[S, ...]:
+        return tuple(change(s) for s in statements)
+
+    return replace(kernel, body=body(kernel.body))
+
+
+@pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2"])
+def test_long_sums_of_8_bit_products_are_wrong_without_promotion(dtype: str) -> None:
+    """Terms of one sign: what the instruction cuts off adds up, unless a tile's sum goes to f32 registers."""
+    body = bodies.f8_linear(8, 16, 16384, dtype, out="f16")
+    (scheduled,) = sampled(body, SMALL, "w4x1", 1, seed=8)
+    kernel = lower(body, scheduled.family, scheduled.row, SMALL, "k")
+    given = [(np.abs(a.astype(np.float32)) / 2).astype(a.dtype) for a in check.operands(body, {})]
+    names = [p.name for p in kernel.params]
+    expected = evaluate(body, given, {})
+    errors = []
+    for k in (kernel, unpromoted(kernel)):
+        verify(k, SMALL)
+        done = simulate(k, SMALL, dict(zip(names, given, strict=False)), {}, {names[-1]: 8 * 16})
+        assert not done.findings
+        errors.append(check.distance(body, [done.outputs[names[-1]].reshape(8, 16)], expected))
+    right, wrong = errors
+    assert right < 1.0 < 2.0 < wrong, errors

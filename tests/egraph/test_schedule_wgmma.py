@@ -164,3 +164,29 @@ def test_computed_factors_count_among_the_registers() -> None:
         for body in (bodies.linear(4096, 4096, 512), bodies.prologue(4096, 4096, 512, "row"))
     ]
     assert widest == [192, 144]
+
+
+@pytest.mark.parametrize("stored", ["f8e4m3", "f8e5m2"])
+@pytest.mark.parametrize("operand", ["", "bf16"])
+def test_8_bit_floats_are_taken_as_they_are_stored(stored: str, operand: str) -> None:
+    """A stage is 128 elements of the sum, after which the instruction's sums go to f32 registers."""
+    found = rows(bodies.f8_linear(4096, 4096, 4096, stored, operand=operand, scaled="row"))
+    row = f"WORK=w8x1+p4,TILE=wgmma_m64n128k32_{stored}_f32/f1x1/k4,REDUCE=,STAGE=d6/smem-tma/out,RASTER=gm8/persist"
+    assert row in found and found == with_(found, f"k32_{stored}_f32")
+    held = [Warpgroups.of(Row.parse(r)) for r in found]
+    assert all(c.block_k == 128 and 2 * c.fragments * c.n // 2 <= 200 for c in held)
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (bodies.f8_linear(512, 512, 512, trans_b=False), "8-bit factors that do not lie along the sum"),
+        (bodies.f8_linear(512, 512, 520), "multiples of 16 bytes"),
+        (bodies.f8_linear(512, 512, 512, out="f32"), "a right factor that is computed"),
+        (bodies.f8_linear(512, 512, 512, operand="f32"), "in one type of 16 or 8 bits"),
+    ],
+    ids=["across the sum", "unaligned", "results of f32", "a product of f32"],
+)
+def test_8_bit_floats_that_the_instruction_cannot_take_are_declined_with_the_reason(body: Body, why: str) -> None:
+    found = schedule_rows([body], HOPPER, {}, rulesets())
+    assert not rows(body) and why in found.declined[body.hash]["wgmma"]

@@ -1,9 +1,9 @@
 """Small bodies of every kernel family at shapes on, one below and one above the edges of tiles, and their legal rows.
 
 Groups: the families map, turn, row, scan, plain, tile (`tile_ahead`: its fragments read a step ahead; `tile_coop`: its
-sums shared by groups of threads), mma (`mma_boxes`: its operands brought by TMA) and wgmma,
-attention on threads and on tensor cores, and the two launches of a split reduction (`partial` and `finish`), which are
-scheduled like any other body.
+sums shared by groups of threads), mma (`mma_boxes`: its operands brought by TMA) and wgmma (`wgmma_computed`: left
+factors computed by the consumers; `wgmma_eighth`: factors of 8 bits), attention on threads and on tensor cores, and the
+two launches of a split reduction (`partial` and `finish`), which are scheduled like any other body.
 """
 
 from __future__ import annotations
@@ -296,6 +296,21 @@ def computed_cases() -> list[Case]:
     ]
 
 
+def eighth_cases() -> list[Case]:
+    """Products of 8-bit floats; integers are exact in their short sums, too."""
+    types = ("f8e4m3", "f8e5m2") * 4
+    return [
+        *(one(f"linear {m}x{n}x{k} {t}", B.f8_linear(m, n, k, t), True)
+          for (m, n, k), t in zip(((64, 64, 64), (63, 65, 64), (1, 64, 80), (64, 1, 128), (65, 40, 272)), types,
+                                  strict=False)),
+        one("scales of tensors", B.f8_linear(33, 40, 144, scaled="tensor")),
+        one("scales of rows, bias", B.f8_linear(40, 72, 80, scaled="row", bias=True)),
+        one("a product of f16", B.f8_linear(64, 48, 400, "f8e5m2", out="f16", operand="f16"), True),
+        one("batch", B.f8_linear(24, 40, 144, batch=2), True),
+        one("symbolic rows", B.f8_linear(S, 48, 64, scaled="tensor"), s=37),
+    ]  # fmt: skip
+
+
 def tile_cases() -> list[Case]:
     odd = ((33, 40, 16), (63, 65, 64), (1, 33, 40), (64, 64, 32))
     turned = ((True, True), (False, False), (True, False))
@@ -382,6 +397,7 @@ GROUPS: Final[dict[str, Group]] = {
     "mma": Group(contraction_cases, lambda s: s.family == "mma" and s.row.stage.where != "smem-tma"),
     "mma_boxes": Group(boxed_cases, lambda s: s.family == "mma" and s.row.stage.where == "smem-tma"),
     "wgmma": Group(contraction_cases, lambda s: s.family == "wgmma" and not s.row.stage.registers),
+    "wgmma_eighth": Group(eighth_cases, _family("wgmma")),
     "wgmma_computed": Group(computed_cases, lambda s: s.family == "wgmma" and s.row.stage.registers),
     "attention": Group(attention_thread_cases, _family("attention", "t")),
     "attention_mma": Group(attention_cases, _family("attention", "w")),

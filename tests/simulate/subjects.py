@@ -38,6 +38,10 @@ LONG: Final = {
         one("bias, activation", B.linear(40, 72, 776, bias=True, act=True)),
         one("symbolic rows", B.linear(S, 64, 640), True, s=70),
     ),
+    "wgmma_eighth": (
+        one("linear", B.f8_linear(65, 40, 656), True),
+        one("scales of rows", B.f8_linear(33, 72, 784, "f8e5m2", scaled="row", bias=True)),
+    ),
     "wgmma_computed": (
         one("gate", B.prologue(65, 40, 648, "gate")),
         one("normalization", B.prologue(33, 72, 520, "norm")),

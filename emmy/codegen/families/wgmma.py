@@ -7,7 +7,8 @@ stays goes on to the next tile while the last one's results are stored.  For few
 along n (`swapped`), and the blocks of a cluster may share the summed axis (`parts`), none of them without a stage of
 it, or the tiles of the right factor (`cluster`).  Two consumer warpgroups may take turns (`pingpong`): while one
 multiplies, the other stores its tile.  Left factors that are not stored as the product takes them are computed by the
-consumers from raw tiles (`wgmma_registers`), a step ahead of the products.  What rows say: `emmy.ir.warpgroups`.
+consumers from raw tiles (`wgmma_registers`), a step ahead of the products.  Sums of 8-bit products are added to f32
+registers after every tile.  What rows say: `emmy.ir.warpgroups`.
 
 Sources: PTX ISA manual (wgmma, cp.async.bulk.tensor, mbarrier, setmaxnreg).
 """
@@ -18,13 +19,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from emmy.codegen.expr import BID, TID, Code, add, compare, div, i32, lt, mod, mul, select, sub
+from emmy.codegen.expr import BID, TID, Code, add, call, compare, div, elem, f32, i32, lt, mod, mul, select, sub
 from emmy.codegen.families.blocks import Blocks, place_blocks, tiles_of
 from emmy.codegen.families.frame import Frame
 from emmy.codegen.families.wgmma_gather import Gather
 from emmy.codegen.families.wgmma_registers import SETS, Fragments
 from emmy.codegen.families.wgmma_results import Results
-from emmy.codegen.families.wgmma_tiles import staged, staged_operand
+from emmy.codegen.families.wgmma_tiles import staged as staged_result
+from emmy.codegen.families.wgmma_tiles import staged_operand
 from emmy.codegen.scalar import Scalars
 from emmy.errors import LoweringError
 from emmy.ir.build import imul
@@ -54,7 +56,7 @@ from emmy.ir.loop import Body, Expr, const
 from emmy.ir.schedule import Row
 from emmy.ir.views.box import points
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
-from emmy.ir.views.converted import left_of
+from emmy.ir.views.converted import left_of, stored
 from emmy.ir.views.product import Part
 from emmy.ir.warpgroups import GROUP, Warpgroups
 
@@ -81,13 +83,15 @@ class _Wgmma:
             why = left if isinstance(left, str) else "left factors that take another form"
             raise LoweringError(f"{frame.name} has {why}", "take a row of another family")
         self.factors = left
+        type = config.type
         self.tiles = {
             n: staged_operand(frame, view, c, Part(n, view.k), "a", view.m, c.long, n.dtype) for n in left.tiles
         }
         # the tile of each left factor that is read as it lies there
-        self.left = [self.tiles[p.plain] if p.plain is not None else None for p in view.parts_a]
-        self.right = [staged_operand(frame, view, c, p, "b", view.n, c.n, c.type, c.cluster > 1) for p in view.parts_b]
-        self.outs = [staged(frame, view, c, k) for k in range(len(view.body.outs))] if c.out else []
+        self.left = [None if (n := stored(p, type)) is None else self.tiles[n] for p in view.parts_a]
+        plain = [Part(n, view.k) for p in view.parts_b if (n := stored(p, type)) is not None]
+        self.right = [staged_operand(frame, view, c, p, "b", view.n, c.n, type, c.cluster > 1) for p in plain]
+        self.outs = [staged_result(frame, view, c, k) for k in range(len(view.body.outs))] if c.out else []
         self.results = Results(frame, view, c, self.outs)
         # every warp that reads a slot releases it, in each block whose slot it reads
         self.ring = Ring(names.fresh("ring"), c.stages, 1, 4 * c.cluster * (1 if c.pingpong else c.groups))
@@ -197,13 +201,16 @@ class _Wgmma:
         def multiply(inner: Code, b: Blocks) -> None:
             each = c.fragments * c.n // 2
             acc = [inner.declare(f"acc{k}", "f32", count=each) for k in range(len(self.v.sums))]
+            sums = acc
+            if c.promotes:
+                sums = [inner.declare(f"sum{k}", "f32", f32(0.0), each) for k in range(len(acc))]
             if c.pingpong:
                 inner.emit(NamedBarrier(add(index, TURN), 2 * GROUP))
             gather = Gather(self.f, self.v, c, self.left[0], self.results, b, self.row0)
             scalars = self.results.scalars[0]
             fragments = Fragments(self.f, self.v, c, self.factors, self.tiles, scalars, b, self.row0)
-            self._sums(inner, acc, index, gather, fragments)
-            self.results.store(inner, b, acc, self.row0, index)
+            self._sums(inner, acc, sums, index, gather, fragments)
+            self.results.store(inner, b, sums, self.row0, index)
             if c.pingpong:
                 self._skip(inner, self._k_range(inner)[1])
 
@@ -221,20 +228,49 @@ class _Wgmma:
         """Past the slots of a tile that the other group takes."""
         code.emit(Advance(self.take, slots), Advance(self.free, slots))
 
-    def _sums(self, code: Code, acc: Sequence[Var], index: X, gather: Gather, fragments: Fragments) -> None:
+    def _sums(
+        self, code: Code, acc: Sequence[Var], sums: Sequence[Var], index: X, gather: Gather, fragments: Fragments
+    ) -> None:
+        """The instruction's registers `acc` are the sums themselves, or are added to them tile by tile."""
         first, last = self._k_range(code)
         gather.begin(code)
         fragments.begin(code)
+        if self.c.promotes:
+            with code.loop("t", last, start=first) as (loop, t):
+                self._promoted(loop, acc, sums, t, gather, fragments)
+            self._next_turn(code, index)
+            gather.end(code)
+            return
         # the first products begin the sums, so that no register is kept from tile to tile
         self._products(code, acc, first, gather, fragments, begin=True)
         with code.loop("t", last, start=add(first, 1)) as (loop, t):
             self._products(loop, acc, t, gather, fragments, begin=False)
-        if self.c.pingpong:
-            with code.when(lt(self.following, self.f.count(self._count()))) as more:
-                more.emit(NamedBarrier(sub(TURN + 1, index), 2 * GROUP, arrive=True))
+        self._next_turn(code, index)
         code.emit(WgmmaWait(0))
         self._release(code)
         gather.end(code)
+
+    def _next_turn(self, code: Code, index: X) -> None:
+        """All products are issued: the other group's turn, if it has another tile."""
+        if self.c.pingpong:
+            with code.when(lt(self.following, self.f.count(self._count()))) as more:
+                more.emit(NamedBarrier(sub(TURN + 1, index), 2 * GROUP, arrive=True))
+
+    def _promoted(
+        self, code: Code, acc: Sequence[Var], sums: Sequence[Var], t: X, gather: Gather, fragments: Fragments
+    ) -> None:
+        """Products of tile t of the summed axis, which begin sums of their own, and these added to those in f32."""
+        slot = Var(f"{self.take}_slot", "i32")
+        code.emit(RingWait(self.take, "full"), WgmmaFence())
+        for s in range(self.c.steps):
+            self._step(code, acc, slot, s, fragments, s == 0)
+        code.emit(WgmmaCommit())
+        gather.tile(code, slot, mul(t, self.c.block_k))
+        code.emit(Advance(self.take), WgmmaWait(0))
+        self._release(code)
+        with code.loop("q", self.c.fragments * self.c.n // 2, unroll=0) as (inner, q):
+            for total, array in zip(sums, acc, strict=True):
+                inner.assign(elem(total, q), call("add", elem(total, q), elem(array, q), type="f32"))
 
     def _products(
         self, code: Code, acc: Sequence[Var], t: X, gather: Gather, fragments: Fragments, begin: bool

@@ -3,7 +3,7 @@
 Operands in shared memory are found as the hardware finds them: by the descriptor's start, strides and swizzle of
 address bits.  They are read at the wait, the latest moment; order and proxy are checked at the issue, and whoever
 overwrites them in between is found.  Accumulators and registers of A may not be touched in between.  Numerics as in
-`matrices`: one rounding to f32 an instruction.
+`matrices`: one rounding to f32 an instruction; of 8-bit factors, fewer bits (`short_sums`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from emmy.ir.kernel import BYTES, WGMMA_K, Buffer, Elem, Matrix, Wgmma, WgmmaCom
 from emmy.ir.kernel.layout import descriptor_fields, plain_offset, span
 
 GROUP: Final = 128
+SHORT: Final = ("f8e4m3", "f8e5m2")  # types whose products are added with few bits
+KEPT: Final = 14  # bits of sums of 8-bit products
 
 
 class Descriptor:
@@ -157,7 +159,7 @@ def _wgmma(c: Compiler, s: Wgmma) -> Compiled:
 
     def finish(g: Gang, p: Product) -> None:
         left = p.a if a is None else a.values(g, p.a, s.type)
-        _perform(g, p, left, b.values(g, p.b, s.type))
+        _perform(g, p, left, b.values(g, p.b, s.type), s.type in SHORT)
 
     c.finish[id(s)] = finish
     return Compiled(run)
@@ -177,17 +179,45 @@ def _check_registers(g: Gang, acc: RegArray, at: int, s: Wgmma, held: list[tuple
             return
 
 
-def _perform(g: Gang, p: Product, left: Array, right: Array) -> None:
+def _perform(g: Gang, p: Product, left: Array, right: Array, short: bool) -> None:
     count = p.n // 2
     groups = g.n // GROUP
-    total = left @ right.transpose(0, 2, 1)
+    old: Array = np.zeros((groups, 64, p.n))
     if p.accumulate:
-        old = np.stack([spread(_number(p.acc.rows[p.first + i]), g.n, "f32") for i in range(count)], axis=1)
-        total = total + old.reshape(groups, -1)[:, order("c", "", p.n, GROUP)].reshape(groups, 64, p.n)
+        rows = np.stack([spread(_number(p.acc.rows[p.first + i]), g.n, "f32") for i in range(count)], axis=1)
+        old = rows.reshape(groups, -1)[:, order("c", "", p.n, GROUP)].reshape(groups, 64, p.n)
+    total = short_sums(left, right, old) if short else left @ right.transpose(0, 2, 1) + old
     out = total.reshape(groups, -1)[:, inverse(p.n, GROUP)].astype(np.float32).reshape(g.n, count)
     for i in range(count):
         p.acc.rows[p.first + i] = np.ascontiguousarray(out[:, i])
         p.acc.holes.pop(p.first + i, None)
+
+
+def short_sums(left: Array, right: Array, old: Array) -> Array:
+    """old + left * right as Hopper adds products of 8-bit floats: [groups, 64, n].
+
+    The products of an instruction are aligned to the largest of them and keep `KEPT` bits; their sum and the
+    accumulator, aligned to the larger of the two, keep as many.  What is shifted out is cut off.  Source: DeepSeek-V3
+    technical report, sections 3.3.2 and 3.5.2.
+    """
+    out = np.empty_like(old, np.float64)
+    for k in range(len(left)):
+        # one row of the left factor at a time bounds the memory
+        for row in range(left.shape[1]):
+            products = left[k, row] * right[k]  # [n, elements]
+            total = _cut(products, np.abs(products).max(axis=-1, keepdims=True)).sum(axis=-1)
+            larger = np.maximum(np.abs(total), np.abs(old[k, row]))
+            out[k, row] = _cut(total, larger) + _cut(old[k, row], larger)
+    return out
+
+
+def _cut(x: Array, largest: Array) -> Array:
+    """`x` without the bits that lie below the `KEPT` highest of numbers as large as `largest`; no number stays one."""
+    _, exponent = np.frexp(largest)
+    with np.errstate(invalid="ignore"):
+        unit = np.ldexp(1.0, exponent - KEPT)
+        out: Array = np.where(np.isfinite(largest), np.trunc(x / unit) * unit, x)
+    return out
 
 
 def _number(row: object) -> object:

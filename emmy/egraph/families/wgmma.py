@@ -13,9 +13,9 @@ from emmy.ir.loop import Body
 from emmy.ir.schedule import Raster, Reduce, Row, Stage, Tile, Work
 from emmy.ir.target import Target
 from emmy.ir.views.access import size_of
-from emmy.ir.views.box import Box, out_box, part_box
+from emmy.ir.views.box import Box, out_box
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
-from emmy.ir.views.converted import Left, left_of
+from emmy.ir.views.converted import Left, left_of, stored, stored_box
 from emmy.ir.views.gather import passing
 from emmy.ir.warpgroups import Warpgroups
 
@@ -27,8 +27,8 @@ def facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | str:
     view = contraction_view(body)
     if isinstance(view, str):
         return view
-    if view.half is None:
-        return "factors that the original program does not hold in one 16-bit type"
+    if view.factor is None:
+        return "factors that the original program does not hold in one type of 16 or 8 bits"
     ways = [_operands(view), _operands(view.swapped())]
     offered = [(way, w) for way, w in enumerate(ways) if isinstance(w, Operands)]
     if not offered:
@@ -43,7 +43,7 @@ def facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | str:
         h = body.hash, way
         left = operands.left
         extents = points(v.m, sizes), points(v.n, sizes), points(v.k, sizes), points(v.batch, sizes)
-        known.setdefault("wgmma-body", []).append((*h, view.half, *extents))
+        known.setdefault("wgmma-body", []).append((*h, view.factor, *extents))
         known.setdefault("wgmma-operands", []).append((*h, len(v.parts_b), len(v.sums)))
         known.setdefault("wgmma-left", []).append(
             (*h, int(bool(left.computed)), left.bytes, left.fixed, left.passing, left.step)
@@ -64,13 +64,14 @@ class Operands:
 
 def _operands(v: ContractionView) -> Operands | str:
     """The factors of one way: right ones as they lie in memory, left ones so or computed by the consumers."""
-    assert v.half is not None
-    boxes = [part_box(p, v.body, v.batch, v.n, v.k) for p in v.parts_b]
+    assert v.factor is not None
+    nodes = [stored(p, v.factor) for p in v.parts_b]
+    boxes = [stored_box(n, v, v.n) for n in nodes if n is not None]
+    if len(boxes) < len(nodes):
+        return "a right factor that is computed"
     for found in boxes:
         if isinstance(found, str):
             return found
-        if found.dtype != v.half:
-            return "a right factor that is converted on the way"
     runs = {b.run for b in boxes if isinstance(b, Box)}
     if len(runs) > 1:
         return "factors of one side that lie in different orders"
@@ -97,7 +98,7 @@ def rows(found: Rows, stages: Rows, orders: Rows) -> Iterator[tuple[str, Row]]:
 
 def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> KernelConfig:
     view = contraction_view(body)
-    assert isinstance(view, ContractionView) and view.half is not None
+    assert isinstance(view, ContractionView)
     c = Warpgroups.of(row)
     v = view.swapped() if c.swapped else view
     long, columns, sums = c.long, c.n, len(v.sums)
@@ -130,4 +131,5 @@ def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> Ke
         shares=c.cluster,
         staged=c.out,
         swapped=c.swapped,
+        bits=dtype(c.type).bits,
     )

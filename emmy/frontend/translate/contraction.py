@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from emmy.frontend.translate.call import (
@@ -13,6 +13,7 @@ from emmy.frontend.translate.call import (
     constant,
     convert,
     number,
+    numel,
     stored,
     wide,
 )
@@ -40,7 +41,10 @@ def product(
     return t.map(t.reduce("sum", t.bin("mul", *factors), summed, keepdim=True), out_index, shape)
 
 
-def labelled(t: Terms, name: str, x: int, xs: str, y: int, ys: str, out: str) -> int:
+Product = Callable[..., int]  # as `product` takes its arguments
+
+
+def labelled(t: Terms, name: str, x: int, xs: str, y: int, ys: str, out: str, of: Product = product) -> int:
     """A product by index letters.  Letters of `out` that only y has stay last, after the summed ones."""
     sizes: dict[str, Expr] = {}
     for letters, shape in ((xs, t.shape(x)), (ys, t.shape(y))):
@@ -61,7 +65,7 @@ def labelled(t: Terms, name: str, x: int, xs: str, y: int, ys: str, out: str) ->
     o = dict(zip(out, coordinates(shape), strict=True))
     out_index = [o.get(k, ZERO) for k in order]
     axes = [order.index(k) for k in summed]
-    return product(t, name, x, x_index, y, y_index, full, axes, shape, out_index)
+    return of(t, name, x, x_index, y, y_index, full, axes, shape, out_index)
 
 
 def _index(letters: str, shape: Shape, sizes: Mapping[str, Expr], d: Mapping[str, Expr]) -> list[Expr]:
@@ -115,6 +119,35 @@ def _blend(t: Terms, c: Call, y: int, x: Any) -> int:
     if beta == 0:
         return y
     return t.bin("add", y, x if beta == 1 else t.bin("mul", x, constant(t, beta, c.dtype)))
+
+
+def wide_product(
+    t: Terms, name: str, x: int, x_index: Sequence[Expr], y: int, y_index: Sequence[Expr],
+    full: Shape, summed: Sequence[int], shape: Shape, out_index: Sequence[Expr],
+) -> int:  # fmt: skip
+    """A product of 8-bit floats, summed in f32 and left so; tensor cores may take its factors as they are."""
+    factors = [t.map(t.cast(a, "f32"), index, full) for a, index in ((x, x_index), (y, y_index))]
+    total = t.reduce(f"sum:{t.dtype(x)}", t.bin("mul", *factors), summed, keepdim=True)
+    return t.map(total, out_index, shape)
+
+
+def scaled_mm(t: Terms, c: Call) -> int:
+    """(x * y summed in f32) * scale_a * scale_b + bias, rounded once.
+
+    Scales are of whole tensors, or of rows of x and of columns of y.
+    """
+    x, y = c.get(0, "self"), c.get(1, "mat2")
+    if t.dtype(x) != t.dtype(y) or c.get(5, "scale_result") is not None or c.dtype not in ("bf16", "f16", "f32"):
+        raise Decline("factors of two types, or a result that is scaled")
+    out = labelled(t, "scaled_mm", x, "mk", y, "kn", "mn", wide_product)
+    (m, n), scales = t.shape(out), (c.get(2, "scale_a"), c.get(3, "scale_b"))
+    for scale, rows in zip(scales, ((m, ONE), (ONE, n)), strict=True):
+        if numel(t.shape(scale)) is not ONE and t.shape(scale) != rows:
+            raise Decline("scales of blocks")
+        flat_scale = reshape(t, scale, ()) if numel(t.shape(scale)) is ONE else scale
+        out = t.bin("mul", out, flat_scale)
+    bias = c.get(4, "bias")
+    return stored(t, out if bias is None else t.bin("add", out, convert(t, bias, "f32")), c.dtype)
 
 
 def added(names: tuple[str, str]) -> Handler:
@@ -255,7 +288,7 @@ def trace(t: Terms, c: Call) -> int:
 
 
 CONTRACTION: Final[dict[str, Handler]] = {
-    "linear": linear, **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot", "vdot"), matmul),
+    "linear": linear, "_scaled_mm": scaled_mm, **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot", "vdot"), matmul),
     "inner": inner, "outer": outer, "ger": outer, "addmm": added(("mat1", "mat2")), "addmv": added(("mat", "vec")),
     "baddbmm": added(("batch1", "batch2")), "addbmm": addbmm, "addr": addr, "chain_matmul": chain,
     "linalg_multi_dot": chain, "einsum": einsum, "tensordot": tensordot, "kron": kron, "bilinear": bilinear,

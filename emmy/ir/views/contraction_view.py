@@ -80,6 +80,11 @@ class ContractionView:
         )
         return types.pop() if len(types) == 1 and hidden else None
 
+    @property
+    def factor(self) -> str | None:
+        """The narrowest type in which tensor cores may take every factor."""
+        return self.eighth or self.half
+
     @cached_property
     def scalars(self) -> tuple[Expr, ...]:
         """Every row scalar of the parts and the epilogue, each once."""

@@ -17,7 +17,7 @@ from emmy.ir.views.access import vector_load, whole_chunks
 from emmy.ir.views.box import Box, part_box
 from emmy.ir.views.contraction_view import ContractionView
 from emmy.ir.views.memo import VIEWS
-from emmy.ir.views.product import HALVES, Part, has_load, outside_folds, unconditional
+from emmy.ir.views.product import EIGHTS, HALVES, Part, has_load, outside_folds, unconditional
 
 RAW: Final = (*HALVES, "f32", "i8", "u8", "f8e4m3", "f8e5m2")  # storage types whose elements threads read from a tile
 PAIR: Final = 2  # neighbours along the sum that a thread holds
@@ -148,17 +148,38 @@ class Left:
         return fragments * self.fixed + self.passing + steps * self.step
 
 
+def stored(part: Part, type: str) -> Load | None:
+    """The load whose elements are the factor in `type`, as they lie in memory; None where the factor is computed."""
+    node = part.eighth if type in EIGHTS else part.plain
+    return node if node is not None and node.dtype == type else None
+
+
+def stored_box(node: Load, view: ContractionView, own: Sequence[Ax]) -> Box | str:
+    """What TMA moves of a factor that is taken as it is stored, or why it cannot.
+
+    8-bit factors lie along the sum: the instruction turns those of 16 bits only.
+    """
+    box = part_box(Part(node, view.k), view.body, view.batch, own, view.k)
+    if isinstance(box, Box) and box.dtype in EIGHTS and box.run != "k":
+        return "8-bit factors that do not lie along the sum"
+    return box
+
+
 @lru_cache(maxsize=VIEWS)
 def left_of(view: ContractionView) -> Left | str:
-    """How the left factors reach the instruction, or why one of them cannot."""
+    """How the left factors reach the instruction, or why one of them cannot.  The view has a `factor` type."""
+    assert view.factor is not None
     found: list[Converted | None] = []
     tiles: dict[Load, None] = {}
     for part in view.parts_a:
-        box = part_box(part, view.body, view.batch, view.m, view.k)
-        if part.plain is not None and isinstance(box, Box) and box.dtype == view.half:
+        node = stored(part, view.factor)
+        box = "a factor that is computed" if node is None else stored_box(node, view, view.m)
+        if node is not None and isinstance(box, Box):
             found.append(None)
-            tiles[part.plain] = None
+            tiles[node] = None
             continue
+        if view.factor in EIGHTS:
+            return str(box)
         one = converted(part, view.body, view.batch, view.m, view.k)
         if isinstance(one, str):
             return one
@@ -167,4 +188,4 @@ def left_of(view: ContractionView) -> Left | str:
     return Left(tuple(found), tuple(tiles))
 
 
-__all__ = ["Converted", "Left", "converted", "left_of", "pairs"]
+__all__ = ["Converted", "Left", "converted", "left_of", "pairs", "stored", "stored_box"]

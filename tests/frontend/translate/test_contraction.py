@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,7 +11,29 @@ from torch.nn import functional as F
 from emmy.frontend.capture import capture
 from emmy.frontend.translate import translate
 from emmy.ir.tensor import Term
-from tests.frontend.translate.reference import check, check_all
+from tests.frontend.translate.reference import check, check_all, operands, run
+
+
+@pytest.mark.parametrize("scales", ["tensor", "one", "rows"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_scaled_products_of_8_bit_floats(scales: str, bias: bool) -> None:
+    x, w = (torch.randn(n, 32).to(torch.float8_e4m3fn) for n in (16, 48))
+    shapes = {"tensor": ((), ()), "one": ((1,), (1, 1)), "rows": ((16, 1), (1, 48))}[scales]
+    a, b = (torch.rand(s) + 0.5 for s in shapes)
+    given = (x, w, a, b, torch.randn(48).bfloat16()) if bias else (x, w, a, b)
+
+    def product(x, w, a, b, bias=None):
+        return torch._scaled_mm(x, w.t(), a, b, bias=bias, out_dtype=torch.bfloat16)
+
+    captured = capture(product, given)
+    program = translate(captured.graph, fallback=False)
+    kinds = [str(t.args[0]) for t in program.terms if t.kind == "Reduce"]
+    assert kinds == ["sum:f8e4m3"], "tensor cores may take the factors as they are"
+    (found,) = run(program, operands(captured, given))
+    expected = x.double() @ w.double().t() * a * b + (given[4].double() if bias else 0.0)
+    np.testing.assert_allclose(found, expected.numpy(), 1e-6)
+    # PyTorch rounds once, too
+    np.testing.assert_allclose(found, product(*given).double().numpy(), 2.0**-8, 1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
