@@ -35,7 +35,7 @@ from emmy.codegen.ranges import NARROW, Ranges
 from emmy.ir.dtype import DTYPES, register
 from emmy.ir.kernel import Assign, Bin, Call, Declare, If, Lit, Param, Un, Var, X
 from emmy.ir.kernel import Load as LoadX
-from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Scan, Size, Tensor, op
+from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Scan, Size, Tensor, op, visit
 from emmy.ir.views.coarse import coarse, one_plus_tanh
 
 _COMPARE = {"lt": "<", "le": "<=", "eq": "==", "ne": "!="}
@@ -79,11 +79,18 @@ class Scope:
             scope = scope.parent
 
     def home(self, e: Expr, reads: bool) -> Scope:
-        """Where `e` is computed: as far out as its axes and the guards on its loads allow."""
+        """Where `e` is computed: as far out as its axes, the guards on its loads and the folds known here allow."""
         scope = self
-        while not scope.binds(e) and scope.parent is not None and not (scope.guarded and reads):
+        while not scope.binds(e) and scope.parent is not None and not ((scope.guarded and reads) or scope.holds(e)):
             scope = scope.parent
         return scope
+
+    def holds(self, e: Expr) -> bool:
+        """True when a fold inside `e` is known here: further out it would be made again, element by element."""
+        seen: dict[Expr, None] = {}
+        if e.has_fold and self.known:
+            visit(e, seen)
+        return any(n.has_fold and n in self.known for n in seen)
 
 
 class Scalars:

@@ -15,6 +15,7 @@ from emmy.ir.kernel import Load, LoadVector, Store, StoreVector, walk
 from emmy.ir.loop import Body, size
 from emmy.ir.schedule import Pin, Row, Scheduled
 from emmy.ir.target import target
+from tests import bodies as B
 from tests import host_cuda
 from tests.codegen import check
 from tests.codegen import small as K
@@ -198,6 +199,15 @@ def test_turned_vectors_move_16_bytes_on_both_sides() -> None:
     moved = [s for s in walk(kernel.body) if isinstance(s, LoadVector | StoreVector)]
     assert {s.count for s in moved} == {8}
     assert not [s for s in walk(kernel.body) if isinstance(s, Load | Store) and s.place.space == "global"]
+
+
+@pytest.mark.parametrize("width", ["", "f4", "f8"])
+def test_a_fold_that_lacks_the_rows_is_made_by_the_team_and_once(width: str) -> None:
+    """A normalized vector times a matrix: the vector's root mean square depends on no row of the matrix."""
+    row = Row.parse(f"WORK=t32,TILE={width},REDUCE=coop,STAGE=,RASTER=")
+    kernel = lower(B.scaled_linear(1, 17, 256), "row", row, CARD, "k_test")
+    reads = [s.place for s in walk(kernel.body) if isinstance(s, Load | LoadVector)]
+    assert sorted(p.buffer for p in reads if p.space == "global") == ["x0", "x1"]
 
 
 def test_legal_rows_of_a_row_are_few() -> None:

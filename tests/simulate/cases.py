@@ -194,6 +194,7 @@ def row_cases() -> list[Case]:
         one("sum of all", K.whole_sum(1500, "bf16"), True),
         one("integers and booleans", K.integer_folds(9, 70), True),
         one("matrix times vector", B.matvec(17, 128), True),
+        one("matrix times a normalized vector", B.scaled_linear(1, 17, 128)),
     ]  # fmt: skip
 
 
@@ -251,6 +252,9 @@ def contraction_cases() -> list[Case]:
         one("transposed left", B.linear(64, 48, 40, trans_a=True), True),
         one("scale in the epilogue", B.rms_linear(33, 40, 64)),
         one("scale on the operand", B.rms_linear(33, 40, 72, factored=False)),
+        one("two rows, scale on the operand", B.rms_linear(2, 40, 72, factored=False)),
+        one("mean and deviation on the operand", B.layer_linear(33, 24, 72)),
+        one("five rows, mean and deviation", B.layer_linear(5, 40, 64, "f16")),
         one("two results", B.rms_linear(32, 48, 48, keep=True)),
         one("two sums", B.swiglu(33, 40, 64)),
         one("head split", B.head_split(40, 2, 16, 64), True),

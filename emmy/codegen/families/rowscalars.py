@@ -1,15 +1,17 @@
 """Folds that a contraction needs once a row (a normalization's statistic): computed by a block before its sums.
 
-A warp takes a row: its lanes run along the folded axis, in 16-byte reads where the operand allows, and combine by
-shuffles.  The results lie in shared memory, one f32 a row and fold.
+A team of lanes takes a row: they run along the folded axis, in 16-byte reads where the operand allows, and combine by
+shuffles.  A team that reads a cache line at a time is large enough; several rows a warp hide each other's waiting.
+The results lie in shared memory, one f32 a row and fold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Final
 
 from emmy.codegen.expr import TID, Code, add, call, convert, div, elem, f32, i32, lt, mod, mul, shared_at
-from emmy.codegen.families.frame import Env, Frame, Known, clamp
+from emmy.codegen.families.frame import Env, Frame, Known, clamp, static
 from emmy.ir.build import scalar
 from emmy.ir.dtype import DTYPES, register
 from emmy.ir.kernel import Buffer, LoadVector, X
@@ -18,6 +20,9 @@ from emmy.ir.views.access import vector_load
 from emmy.ir.views.affine import affine
 from emmy.ir.views.gather import COMBINE, ordered
 from emmy.ir.views.product import outside_folds, top_folds
+
+WARP: Final = 32
+LINE: Final = 8  # lanes that read a cache line by 16 bytes each
 
 
 class RowScalars:
@@ -37,10 +42,13 @@ class RowScalars:
         self.gathered: set[Expr] = set()  # computed elsewhere, from the staged tiles
 
     def compute(self, code: Code) -> None:
+        made = set(self.gathered)
         for s in self.scalars:
-            if s not in self.gathered:
-                self._one(code, s)
+            if s not in made:
+                beside = self._beside(s, made)
+                self._one(code, s, beside)
                 code.barrier()
+                made.update(beside)
 
     def at(self, code: Code, row: X, only: Collection[Expr]) -> Known:
         """The scalars among `only` of the block's row `row`, read from shared memory."""
@@ -61,36 +69,70 @@ class RowScalars:
         inside = top_folds(s.body) if isinstance(s, Fold) else []
         return self.at(code, row, [e for e in self._earlier(s) if e in inside])
 
-    def _one(self, code: Code, s: Expr) -> None:
-        rows = self.buffers[s].shape[0]
-        lanes = isinstance(s, Fold) and (s.kind in COMBINE or s.kind == "m2")
-        start, step = (div(TID, 32), self.threads // 32) if lanes else (TID, self.threads)
-        with code.loop("row", rows, start=start, step=step) as (c, row):
-            own = clamp(add(self.own0, row), self.total)
-            env = {**self.batch, **self.f.decode(own, self.own)} if s.free & set(self.own) else dict(self.batch)
-            known = self._known(c, s, row)
-            if isinstance(s, Fold) and lanes:
-                value = self._fold(c, s, env, known)
-                c.store(shared_at(self.buffers[s], row), value, lt(mod(TID, 32), 1))
-            else:
-                c.store(shared_at(self.buffers[s], row), self.f.value(c, s, env, known))
+    def _beside(self, s: Expr, made: Collection[Expr]) -> list[Expr]:
+        """The sum that a fold of squared deviations finds on its way, where it is asked for too."""
+        if not (isinstance(s, Fold) and s.kind == "m2"):
+            return []
+        sums = [e for e in self.scalars if isinstance(e, Fold) and e.kind == "sum" and e not in made]
+        return [e for e in sums if isinstance(e, Fold) and e.axis is s.axis and e.body is s.body]
 
-    def _fold(self, c: Code, s: Fold, env: Env, known: Known) -> X:
+    def _team(self, s: Fold, rows: int) -> int:
+        """Lanes that share a row: those of one warp all have a row at the same time, or none."""
+        _, chunk = self._vectors(s.body, s.axis)
+        team = LINE if chunk > 1 else WARP
+        while team < WARP and (team * rows < self.threads or rows % (WARP // team)):
+            team *= 2
+        return team
+
+    def _one(self, code: Code, s: Expr, beside: Sequence[Expr]) -> None:
+        rows = self.buffers[s].shape[0]
+        if not isinstance(s, Fold) or (s.kind not in COMBINE and s.kind != "m2"):
+            with code.loop("row", rows, start=TID, step=self.threads) as (c, row):
+                c.store(shared_at(self.buffers[s], row), self.f.value(c, s, self._env(s, row), self._known(c, s, row)))
+            return
+        team = self._team(s, rows)
+        each = WARP // team
+        start, step = mul(div(TID, WARP), each), self.threads // WARP * each
+        total = static(self.total)
+        # nobody asks for rows that no block has
+        there = rows if total is None else min(rows, -(-total // each) * each)
+        with code.loop("row", there, start=start, step=step) as (c, first):
+            row = first if each == 1 else c.let("mine", add(first, div(mod(TID, WARP), team)))
+            self._shared(c, s, self._env(s, row), self._known(c, s, row), team, row, beside)
+
+    def _env(self, s: Expr, row: X) -> Env:
+        """The axes that a scalar depends on, at a row of the block."""
+        if not s.free & set(self.own):
+            return dict(self.batch)
+        own = clamp(add(self.own0, row), self.total)
+        return {**self.batch, **self.f.decode(own, self.own)}
+
+    def _shared(self, c: Code, s: Fold, env: Env, known: Known, team: int, row: X, beside: Sequence[Expr]) -> None:
+        value, total = self._fold(c, s, env, known, team)
+        first = lt(mod(TID, team), 1)
+        for e in beside:
+            c.store(shared_at(self.buffers[e], row), total, first)
+        c.store(shared_at(self.buffers[s], row), value, first)
+
+    def _fold(self, c: Code, s: Fold, env: Env, known: Known, team: int) -> tuple[X, X]:
+        """The fold, and the sum of its elements where it is one of squared deviations."""
         if s.kind != "m2":
-            return self._lanes(c, s.kind, s.axis, s.body, env, known)
-        mean = self._lanes(c, "sum", s.axis, s.body, env, known)
-        mean = c.let("mean", call("div", mean, convert(self.f.count(s.axis.extent), "f32"), type="f32"))
+            value = self._lanes(c, s.kind, s.axis, s.body, env, known, team)
+            return value, value
+        total = self._lanes(c, "sum", s.axis, s.body, env, known, team)
+        mean = c.let("mean", call("div", total, convert(self.f.count(s.axis.extent), "f32"), type="f32"))
         # in the second pass the fold itself stands for the mean
         deviation = scalar("sub", s.body, s)
-        return self._lanes(c, "sum", s.axis, scalar("mul", deviation, deviation), env, {**known, s: mean})
+        squares = scalar("mul", deviation, deviation)
+        return self._lanes(c, "sum", s.axis, squares, env, {**known, s: mean}, team), total
 
-    def _lanes(self, c: Code, kind: str, axis: Ax, body: Expr, env: Env, known: Known) -> X:
+    def _lanes(self, c: Code, kind: str, axis: Ax, body: Expr, env: Env, known: Known, team: int) -> X:
         word, unit = COMBINE[kind]
         acc = c.declare("acc", "f32", f32(unit))
         vectors, chunk = self._vectors(body, axis)
         arrays = {node: c.declare("raw", node.dtype, count=chunk) for node in vectors}
         n = self.f.count(axis.extent)
-        with c.loop("k", n, start=mul(mod(TID, 32), chunk), step=32 * chunk, unroll=4) as (inner, k):
+        with c.loop("k", n, start=mul(mod(TID, team), chunk), step=team * chunk, unroll=4) as (inner, k):
             for node, array in arrays.items():
                 form = affine(node, self.f.body.slots[node.slot])
                 assert form is not None
@@ -102,9 +144,11 @@ class RowScalars:
                 held: dict[Expr, X] = {n: convert(elem(a, e), register(n.dtype)) for n, a in arrays.items()}
                 value = self.f.value(inner, body, {**env, axis: add(k, e)}, {**known, **held})
                 inner.assign(acc, call(word, acc, value, type="f32"))
-        for d in (16, 8, 4, 2, 1):
-            other = c.shuffle(acc, "xor", d)
+        distance = team // 2
+        while distance:
+            other = c.shuffle(acc, "xor", distance)
             c.assign(acc, call(word, acc, other, type="f32"))
+            distance //= 2
         return acc
 
     def _vectors(self, body: Expr, axis: Ax) -> tuple[list[Load], int]:

@@ -316,12 +316,26 @@ class Stager:
         with code.loop("i", self.rounds, unroll=0) as (outer, i):
             line, first, guard = self._where(i)
             with outer.when(guard) as c:
-                known = self.scalars(c, line) if self.t.run == "k" else None
-                for e in range(self.chunk):
-                    mine = self.scalars(c, add(first, e)) if known is None else known
-                    value = self._element(c, i, line, first, e, k0, whole, mine)
-                    c.assign(elem(packed, e), convert(value, self.t.dtype))
+                there = self._there(line)
+                if there is not None:
+                    for e in range(self.chunk):
+                        c.assign(elem(packed, e), Lit(0, packed.type))
+                with c.when(there) as some:
+                    known = self.scalars(some, line) if self.t.run == "k" else None
+                    for e in range(self.chunk):
+                        mine = self.scalars(some, add(first, e)) if known is None else known
+                        value = self._element(some, i, line, first, e, k0, whole, mine)
+                        some.assign(elem(packed, e), convert(value, self.t.dtype))
                 self._store(c, packed, slot, line, first)
+
+    def _there(self, line: X) -> X | None:
+        """Whether the tile's line is one of the operand's, where every block has lines that are none.
+
+        Arithmetic on them would be most of a decode step's work; where only the last block has some it does not pay.
+        """
+        n = static(self.own_total)
+        few = self.t.run == "k" and n is not None and n < self.t.rows
+        return lt(add(self.own0, line), self.own_total) if few else None
 
     def _element(self, c: Code, i: X, line: X, first: X, e: int, k0: X, whole: bool, scalars: Known) -> X:
         """The part's value at element e of the chunk; 0 past the end of k."""
