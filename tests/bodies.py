@@ -105,16 +105,21 @@ def rms_linear(m: Extent, n: Extent, k: Extent, dtype: str = "bf16", factored: b
     )
 
 
-def layer_linear(m: Extent, n: Extent, k: int, dtype: str = "bf16") -> Body:
-    """LayerNorm(x) * W.T without a weight: mean and deviation of each row on the operand."""
+def layer_linear(m: Extent, n: Extent, k: int, dtype: str = "bf16", trans_a: bool = False) -> Body:
+    """LayerNorm(x) * W.T without a weight: mean and deviation of each row on the operand.
+
+    `trans_a` stores x as [k, m].
+    """
     i, j = axes(m, n)
     r, q = ax("r", extent(k)), ax("q", extent(k))
-    element, count = load(0, (i, q), dtype), f32(float(k))
+    at = (lambda k: (k, i)) if trans_a else (lambda k: (i, k))
+    element, count = load(0, at(q), dtype), f32(float(k))
     mean = scalar("div", fold("sum", q, element), count)
     scale = scalar("rsqrt", scalar("add", scalar("div", fold("m2", q, element), count), f32(1e-5)))
-    normed = scalar("mul", scalar("sub", load(0, (i, r), dtype), mean), scale)
+    normed = scalar("mul", scalar("sub", load(0, at(r), dtype), mean), scale)
     value = fold("sum", r, scalar("mul", normed, load(1, (j, r), dtype)), dtype)
-    slots = [Tensor(dtype, (i.extent, r.extent)), Tensor(dtype, (j.extent, r.extent))]
+    x_shape = (r.extent, i.extent) if trans_a else (i.extent, r.extent)
+    slots = [Tensor(dtype, x_shape), Tensor(dtype, (j.extent, r.extent))]
     return body([Out((i, j), (i, j), value, Tensor(dtype, (i.extent, j.extent)))], slots)
 
 

@@ -255,6 +255,7 @@ def contraction_cases() -> list[Case]:
         one("two rows, scale on the operand", B.rms_linear(2, 40, 72, factored=False)),
         one("mean and deviation on the operand", B.layer_linear(33, 24, 72)),
         one("five rows, mean and deviation", B.layer_linear(5, 40, 64, "f16")),
+        one("transposed, mean and deviation", B.layer_linear(8, 40, 64, trans_a=True)),
         one("two results", B.rms_linear(32, 48, 48, keep=True)),
         one("two sums", B.swiglu(33, 40, 64)),
         one("head split", B.head_split(40, 2, 16, 64), True),

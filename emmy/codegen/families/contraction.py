@@ -34,8 +34,10 @@ class Contraction:
         self.left, self.right = named[: len(view.parts_a)], named[len(view.parts_a) :]
         self.blocks: Blocks = place_blocks(frame, view.batch, view.m, view.n, block_m, block_n, group)
         b = self.blocks
-        self.scalars_m = RowScalars(frame, "m", view.scalars_m, view.m, block_m, b.m0, b.batch, threads)
-        self.scalars_n = RowScalars(frame, "n", view.scalars_n, view.n, block_n, b.n0, b.batch, threads)
+        # the copies of a tile whose rows run along the sum pass rows by that no block has
+        every_m, every_n = (any(t.run == "own" and t.part.scalars for t in side) for side in (self.left, self.right))
+        self.scalars_m = RowScalars(frame, "m", view.scalars_m, view.m, block_m, b.m0, b.batch, threads, every_m)
+        self.scalars_n = RowScalars(frame, "n", view.scalars_n, view.n, block_n, b.n0, b.batch, threads, every_n)
         self.buffers = [
             *(t.buffer for t in named), *self.scalars_m.buffers.values(), *self.scalars_n.buffers.values()
         ]  # fmt: skip

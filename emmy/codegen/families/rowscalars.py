@@ -26,13 +26,17 @@ LINE: Final = 8  # lanes that read a cache line by 16 bytes each
 
 
 class RowScalars:
-    """The scalars of one side: `own` are the side's axes, `rows` the block's rows along them, from `own0`."""
+    """The scalars of one side: `own` are the side's axes, `rows` the block's rows along them, from `own0`.
+
+    `every`: somebody asks for those of rows that no block has, too.
+    """
 
     def __init__(
         self, frame: Frame, name: str, scalars: Sequence[Expr], own: tuple[Ax, ...], rows: int, own0: X, batch: Env,
-        threads: int,
+        threads: int, every: bool = True,
     ) -> None:  # fmt: skip
         self.f, self.own, self.own0, self.batch, self.threads = frame, own, own0, batch, threads
+        self.every = every
         self.scalars = ordered(scalars)
         self.buffers: dict[Expr, Buffer] = {}
         for n, s in enumerate(self.scalars):
@@ -93,8 +97,7 @@ class RowScalars:
         team = self._team(s, rows)
         each = WARP // team
         start, step = mul(div(TID, WARP), each), self.threads // WARP * each
-        total = static(self.total)
-        # nobody asks for rows that no block has
+        total = None if self.every else static(self.total)
         there = rows if total is None else min(rows, -(-total // each) * each)
         with code.loop("row", there, start=start, step=step) as (c, first):
             row = first if each == 1 else c.let("mine", add(first, div(mod(TID, WARP), team)))

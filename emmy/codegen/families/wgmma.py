@@ -323,9 +323,8 @@ class _Wgmma:
                 code.emit(Wgmma(array.name, at, c.n, c.type, a, b, accumulate=not first))
 
     def _release(self, code: Code) -> None:
-        """Lanes that read raw tiles have done so before a product that all of them issued together."""
         blocks = self.c.cluster
-        if self.results.passing:
+        if self.results.passing or self.c.computed:
             code.emit(WarpSync())  # all lanes have read the slot
         with code.when(lt(mod(TID, 32), blocks)) as some:
             some.emit(RingArrive(self.free, "empty", rank=mod(TID, 32) if blocks > 1 else None))
