@@ -13,7 +13,7 @@ from emmy.codegen.simulate import simulate
 from emmy.egraph.schedule import schedule_rows
 from emmy.ir.evaluate import evaluate
 from emmy.ir.kernel import Assign, Call, Declare, Elem, Kernel, Lit, S, Wgmma, with_bodies
-from emmy.ir.loop import Body
+from emmy.ir.loop import Body, size
 from emmy.ir.target import target
 from emmy.ir.verify.kernel import verify
 from emmy.resources import rulesets
@@ -139,6 +139,30 @@ def test_computed_factors_of_batches_and_of_shared_sums_are_right() -> None:
     body = bodies.prologue(17, 136, 1040, "silu")
     for scheduled in sampled(body, IDLE, "REDUCE=g", 2, seed=5):
         assert_right(body, IDLE, scheduled)
+
+
+@pytest.mark.parametrize("trans_a", [False, True])
+def test_raw_tiles_are_read_by_all_lanes_before_they_are_refilled(trans_a: bool) -> None:
+    body = bodies.prologue(136, 64, 456, "silu", trans_a=trans_a, trans_b=False)
+    for scheduled in sampled(body, SMALL, "d3/smem-tma", 2, seed=9):
+        assert_right(body, SMALL, scheduled)
+
+
+@pytest.mark.parametrize("k", [0, 72, 456])
+@pytest.mark.parametrize("part", ["w8x1+p4,", "+pp", "w1x"])
+def test_sums_whose_length_an_input_gives_may_have_no_terms(part: str, k: int) -> None:
+    body = bodies.linear(264, 264, size("s"), trans_a=True, trans_b=False, bias=True)
+    found = schedule_rows([body], SMALL, {"s": 512}, rulesets()).rows[body.hash]
+    rows = [s for s in found if s.family == "wgmma" and part in s.row.text]
+    scheduled = random.Random(k).choice(rows)
+    kernel = lower(body, scheduled.family, scheduled.row, SMALL, "k", limits={"s": 512})
+    given = check.operands(body, {"s": k})
+    names = [p.name for p in kernel.params]
+    (expected,) = evaluate(body, given, {"s": k})
+    out = names[len(given)]
+    done = simulate(kernel, SMALL, dict(zip(names, given, strict=False)), {"s": k}, {out: expected.size})
+    assert not done.findings, scheduled.row.text
+    assert check.distance(body, [done.outputs[out].reshape(expected.shape)], [expected]) < 1.0
 
 
 @pytest.mark.parametrize("stored", ["i8", "f8e4m3", "f8e5m2"])

@@ -43,10 +43,10 @@ LONG: Final = {
         one("scales of rows", B.f8_linear(33, 72, 784, "f8e5m2", scaled="row", bias=True)),
     ),
     "wgmma_computed": (
-        one("gate", B.prologue(65, 40, 648, "gate")),
-        one("normalization", B.prologue(33, 72, 520, "norm")),
-        one("dequantized", B.dequant(24, 65, 656), True),
-        one("transposed activation", B.prologue(72, 64, 648, "silu", "f16", trans_a=True)),
+        one("gate", B.prologue(65, 40, 1160, "gate")),
+        one("normalization", B.prologue(33, 72, 1096, "norm")),
+        one("dequantized", B.dequant(24, 65, 1168), True),
+        one("transposed activation", B.prologue(72, 64, 1160, "silu", "f16", trans_a=True)),
     ),
     "tile": (
         one("linear 33x40x72 f32", B.linear(33, 40, 72, "f32"), True),

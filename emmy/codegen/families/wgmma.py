@@ -21,7 +21,7 @@ from typing import Final
 
 from emmy.codegen.expr import BID, TID, Code, add, call, compare, div, elem, f32, i32, lt, mod, mul, select, sub
 from emmy.codegen.families.blocks import Blocks, place_blocks, tiles_of
-from emmy.codegen.families.frame import Frame
+from emmy.codegen.families.frame import Frame, static
 from emmy.codegen.families.wgmma_gather import Gather
 from emmy.codegen.families.wgmma_registers import SETS, Fragments
 from emmy.codegen.families.wgmma_results import Results
@@ -35,6 +35,7 @@ from emmy.ir.kernel import (
     Builtin,
     ClusterBarrier,
     Cursor,
+    If,
     InitRings,
     Kernel,
     Matrix,
@@ -241,14 +242,28 @@ class _Wgmma:
             self._next_turn(code, index)
             gather.end(code)
             return
+        some = Code(code.names)
         # the first products begin the sums, so that no register is kept from tile to tile
-        self._products(code, acc, first, gather, fragments, begin=True)
-        with code.loop("t", last, start=add(first, 1)) as (loop, t):
+        self._products(some, acc, first, gather, fragments, begin=True)
+        with some.loop("t", last, start=add(first, 1)) as (loop, t):
             self._products(loop, acc, t, gather, fragments, begin=False)
-        self._next_turn(code, index)
-        code.emit(WgmmaWait(0))
-        self._release(code)
+        self._next_turn(some, index)
+        some.emit(WgmmaWait(0))
+        self._release(some)
+        if static(self.f.total(self.v.k)) is None:
+            code.emit(If(lt(first, last), tuple(some.statements), tuple(self._nothing(code, acc, index).statements)))
+        else:
+            code.emit(*some.statements)
         gather.end(code)
+
+    def _nothing(self, code: Code, acc: Sequence[Var], index: X) -> Code:
+        """In place of the products of a sum that has no terms."""
+        none = Code(code.names)
+        with none.loop("q", self.c.fragments * self.c.n // 2, unroll=0) as (inner, q):
+            for array in acc:
+                inner.assign(elem(array, q), f32(0.0))
+        self._next_turn(none, index)
+        return none
 
     def _next_turn(self, code: Code, index: X) -> None:
         """All products are issued: the other group's turn, if it has another tile."""
