@@ -96,7 +96,8 @@ def prepare_one(group: str, name: str, case: Any, kernel: Any, kind: str, seed: 
     """A launch's record and its arrays as bytes: x0 .. operands, y0 .. results, z0 .. what results held before."""
     from emmy.codegen.cuda import source
     from emmy.ir.evaluate import integer
-    from emmy.ir.plan import tensor_maps
+    from emmy.ir.kernel import BYTES
+    from emmy.ir.plan import tensor_maps, workspaces
     from tests.simulate.runner import found, initial, simulate_case
 
     inputs = case.inputs(seed, kind)
@@ -112,6 +113,7 @@ def prepare_one(group: str, name: str, case: Any, kernel: Any, kind: str, seed: 
         "sizes": [case.sizes[p.name] for p in kernel.params if p.role == "size"],
         "maps": [bound_map(m, case.sizes) for m in tensor_maps(kernel)], "cluster": list(kernel.cluster),
         "dependent": kernel.dependent, "operands": len(inputs), "exact": case.exact and kind == "integer",
+        "work": [[integer(w.count, case.sizes) * BYTES[w.type], w.zeroed] for w in workspaces(kernel)],
         "findings": [str(f) for f in simulation.findings],
     }  # fmt: skip
     return record, held
@@ -178,7 +180,8 @@ def launched(r: Record, code: Any, arrays: Any, k: int) -> list[Array]:
     function = load(code.cubin, r["kernel"], code.static_smem)
     allow_smem(function, r["smem"])
     allow_cluster(function, int(np.prod(r["cluster"])))
-    pointers = [t.data_ptr() for t in (*operands, *results)]
+    own = [torch.full((n + 1,), 0 if zeroed else 0xFF, dtype=torch.uint8, device="cuda") for n, zeroed in r["work"]]
+    pointers = [t.data_ptr() for t in (*operands, *results, *own)]
     given = Arguments(pointers + r["sizes"], len(r["maps"]))
     for n, m in enumerate(r["maps"]):
         if 0 not in m["shape"]:

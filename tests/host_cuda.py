@@ -24,7 +24,7 @@ import numpy as np
 
 from emmy.codegen.cuda import memory_type, source
 from emmy.ir.evaluate import integer
-from emmy.ir.kernel import Kernel
+from emmy.ir.kernel import Kernel, Param
 
 NUMPY: Final[dict[str, Any]] = {
     "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
@@ -63,7 +63,8 @@ def run(kernel: Kernel, arrays: Sequence[np.ndarray[Any, Any]], sizes: Mapping[s
     results = [_guarded(np.empty(s, NUMPY[p.type]), poison=True) for s, p in zip(shapes, outs, strict=True)]
     for r, a in zip(results, initial, strict=False):
         r.array[...] = a
-    pointers = [ctypes.c_void_p(h.address) for h in (*held, *results)]
+    own = [_own(p, sizes) for p in kernel.params if p.count is not None]
+    pointers = [ctypes.c_void_p(h.address) for h in (*held, *results, *own)]
     values = [ctypes.c_longlong((sizes or {})[n]) for n in names]
     slots = [ctypes.cast(ctypes.pointer(v), ctypes.c_void_p) for v in (*pointers, *values)]
     grid = [integer(e, sizes) for e in kernel.grid]
@@ -74,6 +75,13 @@ def run(kernel: Kernel, arrays: Sequence[np.ndarray[Any, Any]], sizes: Mapping[s
         if not h.intact():
             raise HostError(f"{kernel.name} wrote outside of {p.name}")
     return [r.array for r in results]
+
+
+def _own(p: Param, sizes: Mapping[str, int] | None) -> _Guarded:
+    """Memory of the launch's own, zeros where it expects them."""
+    assert p.count is not None
+    made = np.zeros(integer(p.count, sizes or {}), NUMPY[p.type])
+    return _guarded(made, poison=p.role == "scratch")
 
 
 class _Guarded:

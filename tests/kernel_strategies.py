@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
+from emmy.ir.build import iadd, imul
 from emmy.ir.dtype import DTYPES
 from emmy.ir.kernel import (
     BYTES,
@@ -81,7 +82,7 @@ from emmy.ir.kernel import (
 )
 from emmy.ir.kernel.types import OPERATORS, natural
 from emmy.ir.kernel.values import BUILTINS
-from emmy.ir.loop import size
+from emmy.ir.loop import const, size
 from emmy.ir.scalar import SCALAR
 from tests.strategies import arithmetic
 
@@ -116,7 +117,11 @@ class Maker:
         self.arrays: list[Var] = []
         self.mutable: list[Var] = []
         self.cursors: list[str] = []
-        self.params = tuple(Param(self.name(), t, r) for t, r in (("f32", "in"), ("bf16", "out"), ("u8", "in")))
+        self.params = (
+            *(Param(self.name(), t, r) for t, r in (("f32", "in"), ("bf16", "out"), ("u8", "in"))),
+            Param(self.name(), "f32", "scratch", iadd(imul(size("m"), const(3)), const(self.count()))),
+            Param(self.name(), "i32", "zeroed", const(self.count())),
+        )
         self.shared = (
             Buffer(self.name(), "f16", (2, 64, 64), Layout(0, 8, 0), "", 1024),
             Buffer(self.name(), self.pick(TYPES), (8,), Layout(self.count(), 0, self.count())),

@@ -116,9 +116,10 @@ class _Printer(Statements):
     def param(self, p: Param) -> str:
         if p.role == "size":
             return f"const long long {p.name}"
-        if self.k.dependent:
+        if self.k.dependent or p.is_work:
             # the kernel before may still write an operand: its loads must not move above the wait for that kernel, as
-            # loads of what nothing writes (const, restrict) do
+            # loads of what nothing writes (const, restrict) do; and other blocks write what this one reads of a
+            # workspace, behind a fence that the compiler need not keep for memory that it takes to be nobody else's
             return f"{memory_type(p.type)}* {p.name}"
         return f"{'const ' if p.role == 'in' else ''}{memory_type(p.type)}* __restrict__ {p.name}"
 

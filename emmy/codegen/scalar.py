@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 from emmy.codegen import folds
 from emmy.codegen.expr import (
@@ -117,13 +118,19 @@ class Scalars:
         self.index_type = "i32" if all(self._small(t) for t in tensors) else "i64"
         self.coarse = coarse(body)
         self._reads: dict[Expr, bool] = {}
+        self.own: list[Param] = []  # memory of the launch's own
 
     @property
     def params(self) -> tuple[Param, ...]:
-        """Operands in slot order, results in order, symbolic sizes in order of name."""
+        """Operands in slot order, results in order, memory of the launch's own, symbolic sizes in order of name."""
         ins = [Param(n, t.dtype, "in") for n, t in zip(self.operands, self.slots, strict=True)]
         outs = [Param(n, o.tensor.dtype, "out") for n, o in zip(self.results, self.body.outs, strict=True)]
-        return (*ins, *outs, *(Param(n, "i64", "size") for n in self.sizes.values()))
+        return (*ins, *outs, *self.own, *(Param(n, "i64", "size") for n in self.sizes.values()))
+
+    def work(self, hint: str, type: str, role: Literal["scratch", "zeroed"], count: Expr) -> str:
+        """The name of a new parameter: `count` elements of memory of the launch's own."""
+        self.own.append(Param(self.names.fresh(hint), type, role, count))
+        return self.own[-1].name
 
     def operand(self, slot: int) -> str:
         return self.operands[slot]

@@ -168,6 +168,7 @@ class Columns:
     staged: Array
     swapped: Array
     bits: Array
+    exchange: Array
 
     def of(self, *families: str) -> Mask:
         return np.isin(self.family, families)
@@ -300,7 +301,8 @@ class _Model:
             lost = footprint / (footprint + 0.7 * t.l2_bytes)
             waves = np.minimum(largest + more, footprint * (1.0 + lost * self._wave_passes(slot)))
             memory = memory + np.where(self.is_row, footprint + more * lost_l1 * lost_l2, waves)
-        splits = np.where((c.splits > 1) & ~self.is_wgmma, 2.0 * 4.0 * w.points * c.splits, 0.0)
+        by_launch = (c.splits > 1) & ~self.is_wgmma & (c.exchange == 0)
+        splits = np.where(by_launch, 2.0 * 4.0 * w.points * c.splits, c.exchange)
         spilled = 8.0 * np.maximum(0.0, c.registers - t.registers_thread) * c.blocks * c.block_threads
         return memory + 0.25 * splits, through + splits + spilled
 
@@ -472,9 +474,12 @@ class _Model:
         roofs = np.where(self.is_tiled, stepped, roofs)
         clocks = np.where(self.is_tiled, k.dram_clocks, self._untiled_clocks(slots))
         begun = np.where(c.persist == 1.0, k.start_clocks / self.waves + k.stay_clocks, k.start_clocks)
+        in_cluster = self.is_wgmma & (c.exchange == 0)
         serial = self.waves * (begun + clocks) / t.clock + np.where(
-            c.splits > 1, np.where(self.is_wgmma, CLUSTER_SECONDS, SPLIT_SECONDS), 0.0
+            c.splits > 1, np.where(in_cluster, CLUSTER_SECONDS, SPLIT_SECONDS), 0.0
         )
+        # the last block of a tile reads the sums of all
+        serial = serial + 0.5 * c.exchange * c.splits / np.maximum(1.0, c.blocks) / (k.l2_bytes * t.clock)
         # what the terms cannot tell apart: the row that leaves more of the SM to others
         frugal = 1.0 + 1e-4 * (c.registers / t.registers_thread + c.smem / t.smem_sm + c.block_threads / t.threads_sm)
         # and what is left apart even then, so that no two configs tie

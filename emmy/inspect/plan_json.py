@@ -19,7 +19,7 @@ from emmy.errors import EmmyError, PlanError
 from emmy.ir.graph import Node, Output, Ref, SizeVar
 from emmy.ir.loop import Expr
 from emmy.ir.parse import parse_expr, parse_tensor
-from emmy.ir.plan import Buffer, KernelLaunch, Launch, OpaqueLaunch, Plan, TensorMap
+from emmy.ir.plan import Buffer, KernelLaunch, Launch, OpaqueLaunch, Plan, TensorMap, Workspace
 
 FORMAT: Final = "emmy-plan"
 VERSION: Final = 1
@@ -52,6 +52,7 @@ def _launch(n: Launch) -> dict[str, Any]:
         "sizes": list(n.sizes), "grid": [e.text for e in n.grid], "block": n.block, "smem": n.smem, "body": n.body,
         "family": n.family, "row": n.row, "at_build": n.at_build, "maps": [_map(m) for m in n.maps],
         "cluster": list(n.cluster), "dependent": n.dependent,
+        "work": [{"type": w.type, "count": w.count.text, "zeroed": w.zeroed} for w in n.work],
     }  # fmt: skip
 
 
@@ -125,6 +126,7 @@ def _read_launch(n: Mapping[str, Any], sources: Mapping[str, str]) -> Launch:
         n["name"], operands, results, tuple(n["sizes"]), (x, y, z), n["block"], n["smem"], sources[n["name"]],
         n["body"], n["family"], n["row"], n["at_build"], tuple(_read_map(m) for m in n.get("maps", ())),
         _cluster(n.get("cluster", (1, 1, 1))), n.get("dependent", False),
+        tuple(Workspace(w["type"], parse_expr(w["count"]), w["zeroed"]) for w in n.get("work", ())),
     )  # fmt: skip
 
 

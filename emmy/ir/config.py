@@ -36,7 +36,9 @@ class KernelConfig:
     on plain threads.  `group`: rows of tiles that blocks which start together cover (0: the grid's rows one by one).
     `persist` blocks stay for several tiles, `turns` between two groups of warps (ping-pong); `shares` blocks of a
     cluster read a tile together; `staged` results leave through shared memory; `swapped`: the second factor lies along
-    the instruction's rows (wgmma).  `bits` of a factor on tensor cores: half of them, twice the rate.
+    the instruction's rows (wgmma).  `bits` of a factor on tensor cores: half of them, twice the rate.  `exchange`:
+    bytes of partial sums that the blocks which share a sum write and read through memory of the launch's own (0 where a
+    cluster or another launch combines them).
     """
 
     family: Family
@@ -65,3 +67,4 @@ class KernelConfig:
     staged: bool = False
     swapped: bool = False
     bits: int = 16
+    exchange: int = 0

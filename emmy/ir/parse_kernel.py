@@ -19,6 +19,8 @@ from emmy.ir.parse_values import Line
 
 T = TypeVar("T")
 _INDENT: Final = 4
+WORK: Final = ("scratch", "zeroed")  # parameters that are memory of the launch's own
+ROLES: Final = ("in", "out", "size", *WORK)
 _OUTERMOST: Final = 3  # dimensions of a grid and a cluster
 
 
@@ -78,7 +80,7 @@ class _Kernel(Statements):
         k = replace(
             k,
             comment=comment,
-            params=self.header(("in", "out", "size"), lambda: self.param(self.line())),
+            params=self.header(ROLES, lambda: self.param(self.index_line())),
             shared=self.header(("smem",), lambda: self.buffer(self.line())),
             rings=self.header(("ring",), lambda: self.ring(self.line())),
             maps=self.header(("map",), lambda: self.map(self.index_line())),
@@ -132,14 +134,17 @@ class _Kernel(Statements):
     # ---- parameters and memory
 
     def param(self, r: Line) -> Param:
-        role = cast(Literal["in", "out", "size"], r.one_of(("in", "out", "size")))
+        role = cast(Literal["in", "out", "size", "scratch", "zeroed"], r.one_of(ROLES))
         type = "i64" if role == "size" and not r.ahead else r.type()
         name = self.declare(r, read_name(r), type)
+        count = self.indices(r, "[", "]") if role in WORK else ()
+        if len(count) != (role in WORK):
+            raise r.fail("expected one number of elements, found more or none")
         r.end()
         if role != "size":
             del self.types[name]
             self.places[name] = "global", type
-        return Param(name, type, role)
+        return Param(name, type, role, *count)
 
     def buffer(self, r: Line) -> Buffer:
         r.expect("smem")

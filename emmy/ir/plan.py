@@ -4,8 +4,9 @@
     Buffer = Buffer(name, tensor, role, source)
     Launch = KernelLaunch(...) | OpaqueLaunch(...)
 
-A kernel's parameters are: a pointer to each operand in slot order, a pointer to each result in order, then each
-symbolic size (`long long`) in the order of `sizes`, then each tensor map in the order of `maps`.  Grid extents are Loop
+A kernel's parameters are: a pointer to each operand in slot order, a pointer to each result in order, a pointer to each
+workspace in the order of `work`, then each symbolic size (`long long`) in the order of `sizes`, then each tensor map in
+the order of `maps`.  Grid extents are Loop
 IR integer expressions over `Size`, bound when the plan is instantiated for concrete sizes.
 """
 
@@ -51,6 +52,19 @@ class TensorMap:
 
 
 @dataclass(frozen=True, slots=True)
+class Workspace:
+    """`count` elements of memory that one launch has for itself while it runs.
+
+    `zeroed`: zeros when it begins, which it leaves behind, so that they are set once.  Otherwise its contents before
+    and after mean nothing.  They are those of `emmy.ir.kernel.Param`.
+    """
+
+    type: str
+    count: Expr
+    zeroed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class KernelLaunch:
     """One generated kernel.  `operands[i]` is the buffer of the body's slot i, `results[k]` of its output k.
 
@@ -75,6 +89,7 @@ class KernelLaunch:
     maps: tuple[TensorMap, ...] = ()
     cluster: tuple[int, int, int] = (1, 1, 1)
     dependent: bool = False
+    work: tuple[Workspace, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +124,18 @@ def kernel_launch(
     sizes = tuple(p.name for p in kernel.params if p.role == "size")
     return KernelLaunch(
         kernel.name, operands, results, sizes, kernel.grid, kernel.threads, kernel.dynamic_smem, source, body, family,
-        row, at_build, tensor_maps(kernel), kernel.cluster, kernel.dependent,
+        row, at_build, tensor_maps(kernel), kernel.cluster, kernel.dependent, workspaces(kernel),
     )  # fmt: skip
+
+
+def workspaces(kernel: Kernel) -> tuple[Workspace, ...]:
+    """The memory that the kernel's launch has for itself, in the order of its parameters."""
+    return tuple(Workspace(p.type, p.count, p.role == "zeroed") for p in kernel.params if p.count is not None)
 
 
 def tensor_maps(kernel: Kernel) -> tuple[TensorMap, ...]:
     """The kernel's maps, with their tensors numbered among its operands and results."""
-    tensors = [p.name for p in kernel.params if p.role != "size"]
+    tensors = [p.name for p in kernel.params if p.role in ("in", "out")]
     return tuple(
         TensorMap(tensors.index(m.param), m.type, m.shape, m.strides, m.box, m.swizzle, m.offset or const(0))
         for m in kernel.maps

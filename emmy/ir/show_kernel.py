@@ -128,7 +128,7 @@ def _comment(text: str) -> str:
 
 def _param(p: Param) -> str:
     typed = "" if (p.role, p.type) == ("size", "i64") else f"{p.type} "
-    return f"{p.role} {typed}{p.name}"
+    return f"{p.role} {typed}{p.name}{'' if p.count is None else f'[{size_text(p.count)}]'}"
 
 
 def _buffer(b: Buffer) -> str:

@@ -4,7 +4,7 @@ held      weights, and what folded launches made of them: allocated once
 input     the caller's tensors, used in place
 fresh     returned results that kernels write: allocated anew by each call
 loose     results of opaque launches: whatever tensor PyTorch returns
-arena     everything else that kernels write
+arena     everything else that kernels write, and workspaces of single launches
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _check_names(launch: Launch, buffers: dict[str, Buffer], declared: set[str])
     if not isinstance(launch, KernelLaunch):
         return
     mapped = [e for m in launch.maps for e in (*m.shape, *m.strides, m.offset)]
-    used = {*launch.sizes, *(s for e in (*launch.grid, *mapped) for s in e.sizes)}
+    used = {*launch.sizes, *(s for e in (*launch.grid, *mapped, *(w.count for w in launch.work)) for s in e.sizes)}
     if any(not 0 <= m.argument < len(launch.operands) + len(launch.results) for m in launch.maps):
         raise PlanError(f"launch {launch.name!r} maps a tensor that it does not have")
     if used - declared:

@@ -8,7 +8,7 @@ from typing import Final
 from emmy.errors import PlanError
 from emmy.ir.dtype import DTYPES
 from emmy.ir.loop import Tensor
-from emmy.ir.plan import Buffer, KernelLaunch, Launch, OpaqueLaunch
+from emmy.ir.plan import Buffer, KernelLaunch, Launch, OpaqueLaunch, Workspace
 from emmy.runtime.arena import Layout, Lifetime, place
 from emmy.runtime.driver import Arguments, Function, Invocation, KernelGraph, encode_map
 from emmy.runtime.maps import BoundMap, Encode
@@ -71,7 +71,9 @@ class Segment:
 class Instance:
     """`shapes` of every buffer whose sizes are given, the arena's `layout`, and `steps` in order.
 
-    `lives` names the buffers of the arena, each with the first and last launch that uses it.
+    `lives` names the buffers of the arena, each with the first and last launch that uses it.  Workspaces live in the
+    arena while their launch runs; those that are zeros between launches have `zeros.bytes` of their own, where no two
+    launches share any.
     """
 
     def __init__(
@@ -85,12 +87,18 @@ class Instance:
     ) -> None:
         self.sizes = dict(sizes)
         self.shapes = {name: shape(b.tensor, sizes) for name, b in buffers.items() if _known(b.tensor, sizes)}
-        self.lifetimes = tuple(Lifetime(n, self._bytes(buffers[n]), *span) for n, span in lives.items())
+        work = [(k, name, w) for k, n in enumerate(launches) for name, w in workspaces_of(n, k)]
+        sized = [(k, name, _work_bytes(w, sizes), w.zeroed) for k, name, w in work]
+        self.lifetimes = (
+            *(Lifetime(n, self._bytes(buffers[n]), *span) for n, span in lives.items()),
+            *(Lifetime(name, bytes, k, k) for k, name, bytes, zeroed in sized if not zeroed),
+        )
         self.layout: Layout = place(self.lifetimes)
+        self.zeros: Layout = place([Lifetime(name, bytes, 0, 0) for _, name, bytes, zeroed in sized if zeroed])
         self.steps = tuple(_steps(launches, sizes, functions, encode))
         self._segments = [s for s in self.steps if isinstance(s, Segment)]
         self._pointers: dict[str, int] = {}
-        self._base = -1
+        self._base = self._zeros_base = -1
 
     def _bytes(self, buffer: Buffer) -> int:
         return count(self.shapes[buffer.name]) * DTYPES[buffer.tensor.dtype].bytes
@@ -111,9 +119,28 @@ class Instance:
         for name, offset in self.layout.offsets.items():
             self.point(name, base + offset)
 
+    def put_zeros(self, base: int) -> None:
+        """From now on the memory that is zeros between launches begins at `base`."""
+        if base == self._zeros_base:
+            return
+        self._zeros_base = base
+        for name, offset in self.zeros.offsets.items():
+            self.point(name, base + offset)
+
     def close(self) -> None:
         for segment in self._segments:
             segment.close()
+
+
+def workspaces_of(launch: Launch, number: int) -> list[tuple[str, Workspace]]:
+    """The workspaces of the plan's launch `number`, by names that no buffer has."""
+    if not isinstance(launch, KernelLaunch):
+        return []
+    return [(f"{launch.name}/{number}.{k}", w) for k, w in enumerate(launch.work)]
+
+
+def _work_bytes(w: Workspace, sizes: Sizes) -> int:
+    return max(1, evaluate(w.count, sizes)) * DTYPES[w.type].bytes
 
 
 def _known(tensor: Tensor, sizes: Sizes) -> bool:
@@ -124,12 +151,12 @@ def _steps(
     launches: Sequence[Launch], sizes: Sizes, functions: Functions, encode: Encode
 ) -> Iterator[Segment | OpaqueLaunch]:
     """Runs of kernels between opaque launches, without the kernels that have nothing to do."""
-    row: list[tuple[Invocation, KernelLaunch]] = []
-    for launch in launches:
+    row: list[tuple[Invocation, KernelLaunch, int]] = []
+    for number, launch in enumerate(launches):
         if isinstance(launch, KernelLaunch):
             grid = grid_of(launch, sizes)
             if 0 not in grid:
-                row.append((_prepare(launch, grid, sizes, functions), launch))
+                row.append((_prepare(launch, grid, sizes, functions), launch, number))
             continue
         if row:
             yield _segment(row, sizes, encode)
@@ -139,9 +166,10 @@ def _steps(
         yield _segment(row, sizes, encode)
 
 
-def _segment(row: Sequence[tuple[Invocation, KernelLaunch]], sizes: Sizes, encode: Encode) -> Segment:
-    maps = [[BoundMap(m, sizes, encode) for m in n.maps] for _, n in row]
-    return Segment([i for i, _ in row], [(*n.operands, *n.results) for _, n in row], maps)
+def _segment(row: Sequence[tuple[Invocation, KernelLaunch, int]], sizes: Sizes, encode: Encode) -> Segment:
+    maps = [[BoundMap(m, sizes, encode) for m in n.maps] for _, n, _ in row]
+    names = [(*n.operands, *n.results, *(name for name, _ in workspaces_of(n, k))) for _, n, k in row]
+    return Segment([i for i, _, _ in row], names, maps)
 
 
 def grid_of(launch: KernelLaunch, sizes: Sizes) -> tuple[int, int, int]:
@@ -160,6 +188,6 @@ def grid_of(launch: KernelLaunch, sizes: Sizes) -> tuple[int, int, int]:
 
 def _prepare(launch: KernelLaunch, grid: tuple[int, int, int], sizes: Sizes, functions: Functions) -> Invocation:
     function = functions[launch.source, launch.name]
-    pointers = [0] * (len(launch.operands) + len(launch.results))
+    pointers = [0] * (len(launch.operands) + len(launch.results) + len(launch.work))
     arguments = Arguments([*pointers, *(sizes[name] for name in launch.sizes)], len(launch.maps))
     return Invocation(function, grid, launch.block, launch.smem, arguments, launch.cluster, launch.dependent)

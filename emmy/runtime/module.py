@@ -84,6 +84,8 @@ class Module:
             self._context = driver.primary_context(self.device.index)
             driver.enter(self._context)
             self._arena = torch.empty(0, dtype=torch.uint8, device=self.device)
+            self._zeros = torch.zeros(0, dtype=torch.uint8, device=self.device)
+            self._captured: list[Tensor] = []  # zeros that graphs of the caller's hold
             self._functions = _load(plan, cache or CubinCache())
             self._held = self._take_weights(weights)
             self._fold()
@@ -103,7 +105,7 @@ class Module:
         """What a call with these inputs needs beside its inputs and outputs."""
         with self._lock:
             instance = self._bind(self._accept(inputs))
-        held = sum(t.numel() * t.element_size() for t in self._held.values())
+        held = instance.zeros.bytes + sum(t.numel() * t.element_size() for t in self._held.values())
         return Memory(instance.layout.bytes, peak(instance.lifetimes), held)
 
     def close(self) -> None:
@@ -113,7 +115,8 @@ class Module:
                 instance.close()
             self._instances.clear()
             self._held = {}
-            self._arena = torch.empty(0, dtype=torch.uint8)
+            self._arena = self._zeros = torch.empty(0, dtype=torch.uint8)
+            self._captured = []
 
     # what is done once
 
@@ -146,6 +149,7 @@ class Module:
             instance = Instance(self._flow.buffers, {}, self._flow.build, {}, self._functions)
             for name in (r for n in _kernels(self._flow.build) for r in n.results):
                 self._held[name] = self._new(instance, name)
+            self._reserve(instance, False)
             self._execute(instance, self._held, torch.cuda.current_stream().cuda_stream, graph=False)
         self._held = {name: t for name, t in self._held.items() if name in self._flow.kept}
 
@@ -163,7 +167,7 @@ class Module:
         before = {name: self._tensor(name, instance, call).clone() for name in self._flow.returned_before}
         for name in self._flow.fresh:
             call[name] = self._new(instance, name)
-        self._reserve(instance)
+        self._reserve(instance, capturing)
         self._execute(instance, call, stream.cuda_stream, self.graph and not capturing)
         self._write_back(instance, call, originals)
         return self._outputs({**call, **originals, **before})
@@ -172,7 +176,7 @@ class Module:
         """Order this call after the last one, and memory after both, when the caller has changed streams."""
         if self._stream is not None and self._stream != stream:
             stream.wait_stream(self._stream)
-            for t in (self._arena, *self._held.values()):
+            for t in (self._arena, self._zeros, *self._held.values()):
                 t.record_stream(stream)
         self._stream = stream
 
@@ -211,13 +215,25 @@ class Module:
             poison(made)
         return made
 
-    def _reserve(self, instance: Instance) -> None:
-        """Make the arena, which all size bindings share, large enough, and point this binding's launches into it."""
+    def _reserve(self, instance: Instance, capturing: bool) -> None:
+        """Make the arena, which all size bindings share, large enough, and point this binding's launches into it.
+
+        They share what is zeros between launches too: calls run one after another, and every launch leaves zeros.
+        """
         if self._arena.numel() < instance.layout.bytes:
             self._arena = torch.empty(instance.layout.bytes, dtype=torch.uint8, device=self.device)
         if self.poison:
             poison(self._arena)
         instance.rebase(self._arena.data_ptr())
+        zeros = self._zeros
+        if zeros.numel() < instance.zeros.bytes:
+            zeros = torch.zeros(instance.zeros.bytes, dtype=torch.uint8, device=self.device)
+        if zeros is not self._zeros and capturing:
+            # they are set when the caller's graph runs, which other calls must not rely on
+            self._captured.append(zeros)
+        else:
+            self._zeros = zeros
+        instance.put_zeros(zeros.data_ptr())
 
     def _execute(self, instance: Instance, call: dict[str, Tensor], stream: int, graph: bool) -> None:
         """Run all steps on the tensors of `call`, which takes the results of opaque launches."""

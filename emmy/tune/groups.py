@@ -20,7 +20,7 @@ from emmy.ir.dtype import DTYPES
 from emmy.ir.evaluate import evaluate, integer
 from emmy.ir.kernel import Kernel
 from emmy.ir.loop import Body, Expr, Fold, Load, Online, Op, Scan, Tensor
-from emmy.ir.plan import tensor_maps
+from emmy.ir.plan import tensor_maps, workspaces
 from emmy.ir.schedule import Row, Scheduled
 from emmy.ir.target import Target
 
@@ -118,6 +118,9 @@ def launch_json(kernel: Kernel, source_id: str, buffers: Sequence[str], sizes: M
     }  # fmt: skip
     if maps:
         launch["maps"] = maps
+    work = [{"dtype": w.type, "count": integer(w.count, sizes), "zeroed": w.zeroed} for w in workspaces(kernel)]
+    if work:
+        launch["work"] = work
     if kernel.cluster != (1, 1, 1):
         launch["cluster"] = list(kernel.cluster)
     if kernel.dependent:

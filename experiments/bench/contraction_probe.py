@@ -40,7 +40,7 @@ from emmy.ir.target import Target, target
 from emmy.runtime.driver import KernelGraph
 from emmy.runtime.local import local_arch
 from emmy.runtime.nvrtc import Compiled, Job, compile_many
-from emmy.runtime.single import invocation, loaded
+from emmy.runtime.single import invocation, loaded, work_tensors
 
 TORCH = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 
@@ -324,7 +324,8 @@ def _run(
     kernel: Any, binary: Compiled, operands: list[torch.Tensor], out: torch.Tensor, expected: torch.Tensor,
     result: Result,
 ) -> None:  # fmt: skip
-    call = invocation(kernel, loaded(kernel, binary), [t.data_ptr() for t in (*operands, out)])
+    own = work_tensors(kernel)
+    call = invocation(kernel, loaded(kernel, binary), [t.data_ptr() for t in (*operands, out, *own)])
     stream = torch.cuda.current_stream().cuda_stream
     out.fill_(math.nan)
     call.launch(stream)

@@ -67,6 +67,20 @@ def test_rows_that_tma_stages_compile_for_the_targets_that_have_it(name: str, ar
         assert "warning" not in binary.log, row.row.text
 
 
+@pytest.mark.parametrize("arch", TARGETS)
+@pytest.mark.parametrize("body", [B.linear(16, 1024, 4096), B.swiglu(64, 512, 2048), B.linear(33, 500, 1001, "f32")])
+def test_sums_that_blocks_share_compile_for_the_target_and_do_not_spill(body: Body, arch: str) -> None:
+    card = target(arch)
+    found = schedule_rows([body], card, {}, RULESETS).rows[body.hash]
+    rows = [r for r in found if r.config.exchange]
+    picked = rows[:: max(1, len(rows) // 4)][:4]
+    kernels = [lower(body, r.family, r.row, card, "k_test") for r in picked]
+    built = compile_many([Job(source(k), k.name, arch) for k in kernels])
+    for row, binary in zip(picked, built, strict=True):
+        assert isinstance(binary, Compiled), f"{row.row.text}: {binary}"
+        assert "warning" not in binary.log and binary.spill_bytes == 0, row.row.text
+
+
 @pytest.mark.parametrize("where", ["smem-async", "smem-tma"])
 def test_large_tiles_do_not_spill(where: str) -> None:
     card = target("sm_90a")

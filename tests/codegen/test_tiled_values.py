@@ -233,7 +233,7 @@ def _on_gpu(body: Body, sizes: Mapping[str, int], tolerance: float) -> None:
     from emmy.ir.evaluate import evaluate
     from emmy.runtime.local import local_arch
     from emmy.runtime.nvrtc import Compiled, Job, compile_many
-    from emmy.runtime.single import invocation, loaded
+    from emmy.runtime.single import invocation, loaded, work_tensors
 
     arch = local_arch()
     assert arch is not None
@@ -250,7 +250,8 @@ def _on_gpu(body: Body, sizes: Mapping[str, int], tolerance: float) -> None:
         results = [np.full(e.shape, 0xFF, np.uint8) for e in expected]
         outs = [torch.full((a.size * check.DTYPES[o.tensor.dtype].bytes,), 0xFF, dtype=torch.uint8, device="cuda")
                 for a, o in zip(results, body.outs, strict=True)]  # fmt: skip
-        launch = invocation(k, loaded(k, built), [t.data_ptr() for t in (*held, *outs)], sizes)
+        own = work_tensors(k, sizes)
+        launch = invocation(k, loaded(k, built), [t.data_ptr() for t in (*held, *outs, *own)], sizes)
         launch.launch(torch.cuda.current_stream().cuda_stream)
         torch.cuda.synchronize()
         found = [t.cpu().numpy().view(host_cuda.NUMPY[o.tensor.dtype]).reshape(e.shape)

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from emmy.egraph.schedule import schedule_rows
-from emmy.ir.loop import Body
-from emmy.ir.schedule import Pin
+from emmy.ir.loop import Body, size
+from emmy.ir.schedule import Pin, Row
 from emmy.ir.target import TARGETS, target
+from emmy.ir.views.contraction_view import contraction_view
 from tests import bodies as B
 
 RULESETS = Path(__file__).parents[2] / "rulesets"
@@ -110,6 +111,40 @@ def test_small_results_have_no_large_tiles() -> None:
     assert found and all("WORK=w1x" in r and "/f1x" in r for r in found)
 
 
+FEW = B.linear(16, 1024, 4096)
+FEW_F32 = B.linear(32, 1024, 1024, "f32")
+
+
+@pytest.mark.parametrize(("body", "family"), [(FEW, "mma"), (FEW_F32, "tile")])
+def test_blocks_share_a_sum_where_tiles_leave_sms_idle(body: Body, family: str) -> None:
+    found = [r for r in schedule_rows([body], target("sm_90a"), {}, RULESETS).rows[body.hash] if r.family == family]
+    divided = [r for r in found if r.row.reduce.parts]
+    assert {r.row.reduce.text for r in divided} >= {"g2", "g4", "g4a", "g8"}
+    k = contraction_view(body)
+    assert not isinstance(k, str)
+    for r in divided:
+        assert Row.parse(r.row.text) == r.row
+        steps = -(-int(k.k[0].size or 0) // r.config.tile_k)
+        each = -(-steps // r.row.reduce.parts)
+        assert (r.row.reduce.parts - 1) * each < steps, "a part without a stage"
+        assert r.config.blocks % r.row.reduce.parts == 0 and r.config.exchange > 0
+        assert r.config.blocks // r.row.reduce.parts < 2 * target("sm_90a").sms
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        B.linear(4096, 4096, 1024),  # tiles enough
+        B.linear(16, 64, 48),  # a sum of three stages
+        B.linear(16, 1024, size("s"), trans_a=True, trans_b=False),  # a sum whose length an input decides
+    ],
+    ids=["many tiles", "short", "by name"],
+)
+def test_sums_are_not_shared_where_it_does_not_pay_or_is_not_known_to_divide(body: Body) -> None:
+    found = schedule_rows([body], target("sm_90a"), dict.fromkeys(body.sizes, 4096), RULESETS).rows[body.hash]
+    assert not [r.row.text for r in found if r.family in ("mma", "tile") and r.row.reduce.parts]
+
+
 @pytest.mark.parametrize(
     ("rule", "body", "gone"),
     [
@@ -120,7 +155,13 @@ def test_small_results_have_no_large_tiles() -> None:
         ("mma-ring", LINEAR, "mma .*/smem,"),
         ("mma-raster", LINEAR, "mma .*"),
         ("mma-shape", LINEAR, "mma .*"),
-        ("tile-shape", LINEAR, "tile .*REDUCE=,.*"),
+        ("mma-divided", FEW, "mma .*REDUCE=g.*"),
+        ("mma-parts", FEW, r"mma .*REDUCE=g\d+,.*"),
+        ("mma-atomic", FEW, r"mma .*REDUCE=g\d+a,.*"),
+        ("tile-divided", FEW_F32, "tile .*REDUCE=g.*"),
+        ("tile-parts", FEW_F32, r"tile .*REDUCE=g\d+,.*"),
+        ("tile-atomic", FEW_F32, r"tile .*REDUCE=g\d+a,.*"),
+        ("tile-shape", LINEAR, "tile .*REDUCE=(,|g).*"),
         ("tile-coop", LINEAR, "tile .*REDUCE=coop.*"),
         ("tile-ring", LINEAR, "tile .*/smem[,/].*"),
         ("tile-async", SQUARE, "tile .*STAGE=d[23]/smem-async.*"),

@@ -26,6 +26,18 @@ def mma(m, n, tile_m=128, tile_n=128, tile_k=32, threads=256, stages=3, splits=1
     return KernelConfig("mma", threads, blocks, tile_m, tile_n, tile_k, 16, stages, smem, registers, splits=splits)
 
 
+def test_partial_sums_of_several_blocks_cost_what_they_move():
+    body = B.linear(64, 1024, 4096)
+    work, whole = analyse(body, {}), mma(64, 1024, 64, 64)
+    divided = [mma(64, 1024, 64, 64, splits=s) for s in (2, 4, 8)]
+    shared = [replace(c, exchange=2 * c.blocks * 64 * 64 * 4) for c in divided]
+    seconds = [predict(work, c, H200) for c in (whole, *shared)]
+    # idle SMs are worth a workspace of a few megabytes, and more of it costs more
+    assert seconds[2] < seconds[0]
+    dearer = [predict(work, replace(c, exchange=8 * c.exchange), H200) for c in shared]
+    assert all(a < b for a, b in zip(seconds[1:], dearer, strict=True))
+
+
 def row(rows, columns, threads=256, share=256, vector=16, registers=40):
     at_once = threads // share
     return KernelConfig("row", threads, ceil(rows / at_once), 1, columns, 1, vector, 1, 0, registers, at_once, share)

@@ -1,10 +1,13 @@
 """A plan bound to sizes: everything short of a launch, so no driver is touched."""
 
+from dataclasses import replace
+
 import pytest
 
 from emmy.errors import PlanError
+from emmy.ir.build import imul
 from emmy.ir.loop import const, size
-from emmy.ir.plan import Launch, OpaqueLaunch, Plan
+from emmy.ir.plan import KernelLaunch, Launch, OpaqueLaunch, Plan, Workspace
 from emmy.runtime.driver import Function
 from emmy.runtime.flow import analyse
 from emmy.runtime.instance import Instance, Segment, grid_of
@@ -39,6 +42,23 @@ def test_shapes_and_arena_follow_the_sizes() -> None:
     assert instance.shapes["t"] == (5, 8)
     assert instance.layout.bytes == 256
     assert bind(two_kernels(), {"s": 100}).layout.bytes == -(-100 * 8 * 4 // 256) * 256
+
+
+def test_workspaces_follow_results_and_no_two_launches_share_what_is_zeros() -> None:
+    both = (Workspace("f32", imul(size("s"), const(3)), False), Workspace("i32", const(7), True))
+    base = two_kernels()
+    launches = tuple(replace(n, work=both) for n in base.launches if isinstance(n, KernelLaunch))
+    instance = bind(replace(base, launches=launches), {"s": 100})
+    for k, name in enumerate(("x", "w", "y")):
+        instance.point(name, 1000 + k)
+    instance.rebase(1 << 20)
+    instance.put_zeros(1 << 30)
+    first, second = arguments(instance)
+    assert first[:2] == [1000, second[0]] and second[1:3] == [1001, 1002] and first[-1] == second[-1] == 100
+    (sums, count), (others, counts) = first[2:4], second[3:5]
+    # one launch's sums end where the other's begin to matter, but its own result lives on
+    assert sums == others != second[0] and instance.zeros.bytes == 512
+    assert {count, counts} == {1 << 30, (1 << 30) + 256}
 
 
 def test_kernels_are_cut_at_opaque_launches() -> None:

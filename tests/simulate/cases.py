@@ -1,9 +1,10 @@
 """Small bodies of every kernel family at shapes on, one below and one above the edges of tiles, and their legal rows.
 
 Groups: the families map, turn, row, scan, plain, tile (`tile_ahead`: its fragments read a step ahead; `tile_coop`: its
-sums shared by groups of threads), mma (`mma_boxes`: its operands brought by TMA) and wgmma (`wgmma_computed`: left
-factors computed by the consumers; `wgmma_eighth`: factors of 8 bits), attention on threads and on tensor cores, and the
-two launches of a split reduction (`partial` and `finish`), which are scheduled like any other body.
+sums shared by groups of threads; `tile_parts`: by blocks), mma (`mma_boxes`: its operands brought by TMA; `mma_parts`:
+its sums shared by blocks) and wgmma (`wgmma_computed`: left factors computed by the consumers; `wgmma_eighth`: factors
+of 8 bits), attention on threads and on tensor cores, and the two launches of a split reduction (`partial` and
+`finish`), which are scheduled like any other body.
 """
 
 from __future__ import annotations
@@ -330,6 +331,35 @@ def tile_cases() -> list[Case]:
     ]  # fmt: skip
 
 
+def parts_cases() -> list[Case]:
+    """Sums long enough to be shared by several blocks, on and beside what divides them evenly."""
+    return [
+        one("linear 16x40x512", B.linear(16, 40, 512), True),
+        one("linear 33x24x552 f16", B.linear(33, 24, 552, "f16"), True),
+        one("linear 1x65x520", B.linear(1, 65, 520), True),
+        one("linear 40x1x513", B.linear(40, 1, 513), True),
+        one("bias, activation, batch, k by n", B.linear(8, 40, 520, bias=True, batch=2, trans_b=False, act=True)),
+        one("scale in the epilogue", B.rms_linear(17, 24, 512)),
+        one("scale on the operand", B.rms_linear(17, 24, 520, factored=False)),
+        one("two results", B.rms_linear(16, 32, 576, keep=True)),
+        one("two sums", B.swiglu(17, 24, 520)),
+        one("row scalars", B.scaled_linear(16, 40, 512, by="max")),
+        one("symbolic rows", B.linear(S, 48, 640), True, s=37),
+    ]
+
+
+def tile_parts_cases() -> list[Case]:
+    odd = ((17, 40, 264), (63, 33, 129), (1, 33, 520), (3, 130, 96))
+    return [
+        *(one(f"linear {m}x{n}x{k} f32", B.linear(m, n, k, "f32"), True) for m, n, k in odd),
+        one("bias, activation, batch, k by n", B.linear(8, 40, 136, bias=True, batch=2, trans_b=False, act=True)),
+        one("scale in the epilogue", B.rms_linear(17, 24, 136)),
+        one("two sums", B.swiglu(17, 24, 136)),
+        one("transposed left", B.linear(16, 48, 140, trans_a=True), True),
+        one("symbolic rows", B.linear(S, 48, 130, "f32"), True, s=19),
+    ]
+
+
 def attention_cases() -> list[Case]:
     return [
         one("whole tiles", B.attention(1, 2, 2, 32, 64, 16)),
@@ -390,17 +420,27 @@ def _family(name: str, unit: str = "tw") -> Callable[[Scheduled], bool]:
     return lambda s: s.family == name and s.row.work.unit in unit
 
 
+def _tile(s: Scheduled) -> bool:
+    return s.family == "tile" and not s.row.reduce.parts
+
+
+def _mma(s: Scheduled) -> bool:
+    return s.family == "mma" and not s.row.reduce.parts
+
+
 GROUPS: Final[dict[str, Group]] = {
     "map": Group(map_cases, _family("map")),
     "turn": Group(turn_cases, _family("turn")),
     "row": Group(row_cases, _family("row")),
     "scan": Group(scan_cases, _family("scan")),
     "plain": Group(plain_cases, _family("plain")),
-    "tile": Group(tile_cases, lambda s: s.family == "tile" and not (s.row.reduce.coop or s.row.stage.registers)),
-    "tile_ahead": Group(tile_cases, lambda s: s.family == "tile" and s.row.stage.registers and not s.row.reduce.coop),
-    "tile_coop": Group(tile_cases, lambda s: s.family == "tile" and s.row.reduce.coop),
-    "mma": Group(contraction_cases, lambda s: s.family == "mma" and s.row.stage.where != "smem-tma"),
-    "mma_boxes": Group(boxed_cases, lambda s: s.family == "mma" and s.row.stage.where == "smem-tma"),
+    "tile": Group(tile_cases, lambda s: _tile(s) and not (s.row.reduce.coop or s.row.stage.registers)),
+    "tile_ahead": Group(tile_cases, lambda s: _tile(s) and s.row.stage.registers and not s.row.reduce.coop),
+    "tile_coop": Group(tile_cases, lambda s: _tile(s) and s.row.reduce.coop),
+    "tile_parts": Group(tile_parts_cases, lambda s: s.family == "tile" and s.row.reduce.parts > 1),
+    "mma": Group(contraction_cases, lambda s: _mma(s) and s.row.stage.where != "smem-tma"),
+    "mma_boxes": Group(boxed_cases, lambda s: _mma(s) and s.row.stage.where == "smem-tma"),
+    "mma_parts": Group(parts_cases, lambda s: s.family == "mma" and s.row.reduce.parts > 1),
     "wgmma": Group(contraction_cases, lambda s: s.family == "wgmma" and not s.row.stage.registers),
     "wgmma_eighth": Group(eighth_cases, _family("wgmma")),
     "wgmma_computed": Group(computed_cases, lambda s: s.family == "wgmma" and s.row.stage.registers),

@@ -67,6 +67,18 @@ LONG: Final = {
         one("k by n, bias", B.linear(24, 40, 200, bias=True, trans_b=False, act=True)),
         one("symbolic sum", B.linear(20, 33, S, "f32"), True, s=389),
     ),
+    "mma_parts": (
+        one("linear 17x24x520", B.linear(17, 24, 520), True),
+        one("bias, activation", B.linear(16, 40, 520, "f16", bias=True, trans_b=False, act=True)),
+        one("two sums", B.swiglu(17, 24, 520)),
+        one("scale in the epilogue", B.rms_linear(17, 24, 512)),
+    ),
+    "tile_parts": (
+        one("linear 17x40x136 f32", B.linear(17, 40, 136, "f32"), True),
+        one("linear 1x65x264", B.linear(1, 65, 264), True),
+        one("two sums", B.swiglu(17, 24, 136)),
+        one("bias, activation", B.linear(24, 40, 130, bias=True, trans_b=False, act=True)),
+    ),
     "partial": (
         one("parts of a linear 33x24", partial_linear(33, 24, 2, 264, "f16"), True),
         one("parts of a linear 1x40", partial_linear(1, 40, 2, 264), True),

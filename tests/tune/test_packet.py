@@ -72,6 +72,12 @@ HOSTILE = {
     "a grid that is none": ("groups/0/candidates/0/launches/0/grid", [1, -1, 1], "a whole number"),
     "too many threads": ("groups/0/candidates/0/launches/0/block", 4096, "from 1 to 1024"),
     "a type that is none": ("groups/0/buffers/0/dtype", "f7", "one of"),
+    "a workspace of no type": ("groups/0/candidates/0/launches/0/work", [{"dtype": "f7"}], "one of"),
+    "a workspace that may be zeros": (
+        "groups/0/candidates/0/launches/0/work",
+        [{"dtype": "f32", "count": 1, "zeroed": "x"}],
+        "true or false",
+    ),
     "a negative size": ("groups/0/buffers/0/count", -1, "a whole number"),
     "more memory than there is": ("groups/0/buffers/0/count", 1 << 40, "take"),
     "a buffer twice": ("groups/0/buffers/1/name", "in0", "a second buffer"),

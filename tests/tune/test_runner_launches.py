@@ -165,6 +165,27 @@ def test_clusters_are_launched_as_such(fake: FakeCuda) -> None:
     assert fake.clusters and said[-1]["ok"]
 
 
+def test_a_launch_finds_memory_of_its_own_that_is_zeros_where_it_leaves_zeros(fake: FakeCuda) -> None:
+    seen: set[tuple[int, int]] = set()
+
+    def counts(a: list[int]) -> None:
+        good(a)
+        seen.add((a[2], a[3]))
+        assert not view(a[3], 5, np.int32).any()
+        view(a[2], 3)[:] = 1.0
+
+    fake.kernels["good"] = (counts, 8e-6)
+    t = task(["good"])
+    work = [{"dtype": "f32", "count": 3, "zeroed": False}, {"dtype": "i32", "count": 5, "zeroed": True}]
+    t["group"]["candidates"][0]["launches"][0]["work"] = work
+    card, said = Card(0), []
+    held = Buffers(card, t["group"])
+    Batch(card, t, held, said.append).run(t["wanted"], False)
+    assert said[-1]["ok"] and len(seen) >= 1
+    held.close()
+    assert not seen & {(p, q) for p in fake.held for q in fake.held}, "it is given back"
+
+
 def test_tensor_maps_are_encoded_for_every_copy(fake: FakeCuda) -> None:
     t = task(["good"])
     m = {"arg": 0, "dtype": "f32", "offset": 4, "shape": [10, 100], "strides": [100, 1], "box": [2, 32], "swizzle": 128}

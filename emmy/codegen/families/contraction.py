@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
-from emmy.codegen.expr import Code, add, div
+from emmy.codegen.expr import BID, TID, Code, add, div, i32, mod, mul
 from emmy.codegen.families.blocks import Blocks, place_blocks
 from emmy.codegen.families.boxes import operand
 from emmy.codegen.families.epilogue import Epilogue, Side
 from emmy.codegen.families.frame import Frame, Known, fits
-from emmy.codegen.families.ring import Boxes, Multiply, Read, boxed_ring, chained_ring, ring
+from emmy.codegen.families.parts import Finish, Parts, share
+from emmy.codegen.families.ring import Boxes, Multiply, Read, Use, boxed_ring, chained_ring, ring
 from emmy.codegen.families.rowscalars import RowScalars
 from emmy.codegen.families.staging import Stager, Tile
 from emmy.codegen.families.statistics import Statistics
-from emmy.ir.kernel import InitRings, Lit, Ring, TensorMap, X
+from emmy.ir.build import imul
+from emmy.ir.kernel import InitRings, Lit, Ring, TensorMap, Var, X
+from emmy.ir.loop import const
 from emmy.ir.views.contraction_view import ContractionView
 from emmy.ir.views.gather import gathered
 from emmy.ir.views.product import top_folds
@@ -25,14 +29,21 @@ class Contraction:
 
     def __init__(
         self, frame: Frame, view: ContractionView, tiles: Sequence[Tile], block_m: int, block_n: int, block_k: int,
-        threads: int, stages: int, group: int,
+        threads: int, stages: int, group: int, parts: Parts, words: int,
     ) -> None:  # fmt: skip
-        self.f, self.v, self.threads, self.stages = frame, view, threads, stages
+        """`words`: sums that a thread holds."""
+        self.f, self.v, self.threads, self.stages, self.parts = frame, view, threads, stages, parts
         self.block_m, self.block_n, self.block_k = block_m, block_n, block_k
         names = frame.scalars.names
         named = [replace(t, label=names.fresh(f"{t.name}_tile")) for t in tiles]
         self.left, self.right = named[: len(view.parts_a)], named[len(view.parts_a) :]
-        self.blocks: Blocks = place_blocks(frame, view.batch, view.m, view.n, block_m, block_n, group)
+        self.tile, self.part = self._share_of(frame.code)
+        self.blocks: Blocks = place_blocks(
+            frame, view.batch, view.m, view.n, block_m, block_n, group, index=self.tile
+        )  # fmt: skip
+        each = self.blocks.grid[0]
+        self.grid = (imul(each, parts.count), const(1), const(1))
+        self.finish = Finish(frame, parts, each, threads // 32, words) if parts.count > 1 else None
         b = self.blocks
         # the copies of a tile whose rows run along the sum pass rows by that no block has
         every_m, every_n = (any(t.run == "own" and t.part.scalars for t in side) for side in (self.left, self.right))
@@ -53,10 +64,27 @@ class Contraction:
     def maps(self) -> tuple[TensorMap, ...]:
         return tuple(o.map for o in self.boxed)
 
+    def _share_of(self, code: Code) -> tuple[X, X]:
+        """The block's tile, and which part of its sum it takes: the parts of a tile run side by side."""
+        if self.parts.count == 1:
+            return BID, i32(0)
+        return code.let("shared_tile", div(BID, self.parts.count)), code.let("part", mod(BID, self.parts.count))
+
+    @contextmanager
+    def finished(self, code: Code, sums: Sequence[Var], words: int) -> Iterator[Code]:
+        """Where `words` registers of each of the sums are those of the whole summed axis."""
+        if self.finish is None:
+            yield code
+            return
+        warp = code.let("part_warp", div(TID, 32))
+        with self.finish.last(code, self.tile, self.part, warp, [(a, words) for a in sums]) as inner:
+            yield inner
+
     def run(self, code: Code, products: Callable[[Code, X], None]) -> None:
         """The row scalars, then the ring; `products(code, slot)` adds one staged tile to the accumulators."""
-        stagers, count = self._set_up(code)
-        ring(code, stagers, self.stages, count, self.block_k, lambda inner, _, slot: products(inner, slot))
+        stagers, start, count = self._set_up(code)
+        use: Use = lambda inner, _, slot: products(inner, slot)  # noqa: E731
+        ring(code, stagers, self.stages, count, self.block_k, use, start=start)
 
     def run_chained(
         self, code: Code, steps: int, read: Read, multiply: Multiply, gather: bool = True, again: bool = False
@@ -68,20 +96,21 @@ class Contraction:
         if self.boxed:
             code.emit(InitRings())
             code.barrier()
-        stagers, count = self._set_up(code, gather)
+        # a part of the sum sees no row whole
+        stagers, start, count = self._set_up(code, gather and self.parts.count == 1)
         if self.boxed:
             boxes = Boxes(self.rings[0], sum(o.bytes for o in self.boxed), self._ask)
-            boxed_ring(code, boxes, stagers, count, self.block_k, steps, read, multiply)
+            boxed_ring(code, boxes, stagers, count, self.block_k, steps, read, multiply, start)
             return
-        chained_ring(code, stagers, self.stages, count, self.block_k, steps, read, multiply, again)
+        chained_ring(code, stagers, self.stages, count, self.block_k, steps, read, multiply, again, start)
 
     def _ask(self, code: Code, slot: X, k0: X, cursor: str) -> None:
         b = self.blocks
         for k, o in enumerate(self.boxed):
             o.load(code, slot, b.m0 if k < len(self.left) else b.n0, k0, b.batch, cursor)
 
-    def _set_up(self, code: Code, gather: bool = False) -> tuple[list[Stager], X]:
-        """Row scalars; what moves the tiles, and how many tiles there are."""
+    def _set_up(self, code: Code, gather: bool = False) -> tuple[list[Stager], X, X]:
+        """Row scalars; what moves the tiles, the first element of the summed axis, and how many tiles there are."""
         b = self.blocks
         stagers = [Stager(self.f, t, self.threads, b.m0, b.batch, self.scalars_m.of(t.part.scalars)) for t in self.left]
         stagers += [
@@ -95,7 +124,13 @@ class Contraction:
         for s in stagers:
             s.setup(code)
         total = div(add(self.f.total(self.v.k), self.block_k - 1), self.block_k)
-        return stagers, total if isinstance(total, Lit) else code.let("k_tiles", total)
+        first, count = share(total, self.parts.count, self.part)
+        start = mul(first, self.block_k)
+        return (
+            stagers,
+            start if isinstance(start, Lit) else code.let("k_start", start),
+            count if isinstance(count, Lit) else code.let("k_tiles", count),
+        )
 
     def _gather(self, stager: Stager, scalars: RowScalars) -> None:
         """Let a part's tiles give the row scalars that only the results use."""

@@ -3,6 +3,7 @@
 A block makes WM*FM*16 x WN*FN*8 results; each of its WM x WN warps holds FM x FN fragments a sum.  Operands pass
 through a ring of shared tiles of 16*k elements of the summed axis (see `staging`), fragments are read by ldmatrix one
 step ahead of the products.  The tiles are brought by copies of all threads, or by TMA, which one thread asks for them.
+Several blocks may share a sum (see `parts`).
 Fragment maps follow the PTX ISA manual, sections on mma.m16n8k16 and ldmatrix.
 """
 
@@ -15,6 +16,7 @@ from emmy.codegen.expr import TID, Code, add, div, elem, i32, mod, mul
 from emmy.codegen.families.contraction import Contraction
 from emmy.codegen.families.fragments import load_a, load_b
 from emmy.codegen.families.frame import Frame
+from emmy.codegen.families.parts import Parts
 from emmy.codegen.families.staging import Tile, Transport, swizzled
 from emmy.codegen.scalar import Scalars
 from emmy.errors import LoweringError
@@ -39,13 +41,22 @@ class MmaConfig:
     stages: int
     where: str
     group: int
+    parts: Parts
 
     @staticmethod
     def of(row: Row) -> MmaConfig:
         wm, wn = row.work.dims
         fm, fn = row.tile.fragment
         type = row.tile.instruction.split("_")[2]
-        return MmaConfig(type, (wm, wn), (fm, fn), row.tile.k, row.stage.depth, row.stage.where, row.raster.group)
+        stage, parts = row.stage, Parts.of(row.reduce)
+        return MmaConfig(
+            type, (wm, wn), (fm, fn), row.tile.k, stage.depth, stage.where, row.raster.group, parts
+        )  # fmt: skip
+
+    @property
+    def words(self) -> int:
+        """Elements of one sum that a thread holds."""
+        return self.fragments[0] * self.fragments[1] * 4
 
     @property
     def threads(self) -> int:
@@ -96,7 +107,8 @@ class _Mma:
         self.v, self.c, self.f, self.code = view, config, frame, frame.code
         c = config
         self.x = Contraction(
-            frame, view, tiles(view, c), c.block_m, c.block_n, c.block_k, c.threads, c.stages, c.group
+            frame, view, tiles(view, c), c.block_m, c.block_n, c.block_k, c.threads, c.stages, c.group, c.parts,
+            c.words * len(view.sums),
         )  # fmt: skip
 
     def kernel(self) -> Kernel:
@@ -105,9 +117,10 @@ class _Mma:
         self.lane = code.let("lane", mod(TID, 32))
         self._accumulators(code)
         self.x.run_chained(code, c.steps, self._fragments, self._step)
-        self._store(code)
         x = self.x
-        return self.f.kernel(x.buffers, x.blocks.grid, c.threads, 2 if c.threads <= 128 else 0, x.rings, x.maps)
+        with x.finished(code, self.acc, c.words) as last:
+            self._store(last)
+        return self.f.kernel(x.buffers, x.grid, c.threads, 2 if c.threads <= 128 else 0, x.rings, x.maps)
 
     def _warps(self, code: Code) -> tuple[X, X]:
         wm, wn = self.c.warps

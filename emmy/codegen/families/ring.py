@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from emmy.codegen.expr import TID, Code, add, both, compare, i32, lt, mod, mul, select
 from emmy.codegen.families.staging import Stager
 from emmy.errors import LoweringError
 from emmy.ir.kernel import Advance, AsyncCommit, AsyncWait, Cursor, Ring, RingArrive, RingWait, Var, WarpSync, X
 
+ZERO: Final = i32(0)
 Use = Callable[[Code, X, X], None]
 # (code, slot, step, half): read the fragments of a step into one half of the registers
 Read = Callable[[Code, X, X, X], None]
@@ -31,9 +33,9 @@ def fetch(code: Code, stagers: Sequence[Stager], slot: X, k0: X) -> None:
 
 def ring(
     code: Code, stagers: Sequence[Stager], stages: int, count: X, depth: int, use: Use,
-    warm: Callable[[Code], None] | None = None, copies: bool | None = None,
+    warm: Callable[[Code], None] | None = None, copies: bool | None = None, start: X = ZERO,
 ) -> None:  # fmt: skip
-    """`use(code, t, slot)` for every tile t < count, each of `depth` elements of the advancing index.
+    """`use(code, t, slot)` for every tile t < count, each of `depth` elements of the advancing index from `start` on.
 
     The barrier after the wait does two things: it shows tile t to all warps, and it says that all have left the buffer
     of tile t - 1, which the copies issued next refill.  `warm` runs once, when the first tile has arrived.  `copies`
@@ -42,7 +44,7 @@ def ring(
     if copies is None:
         copies = any(s.t.transport == "async" for s in stagers)
     ahead = stages - 1
-    _fill(code, stagers, ahead, count, depth, copies)
+    _fill(code, stagers, ahead, count, depth, copies, start)
     if warm is not None:
         if copies:
             code.emit(AsyncWait(ahead - 1))
@@ -53,7 +55,7 @@ def ring(
         if copies:
             loop.emit(AsyncWait(ahead - 1))
         loop.barrier()
-        fill, coming, more = _coming(loop, slot, t, stages, count, depth)
+        fill, coming, more = _coming(loop, slot, t, stages, count, depth, start)
         with loop.when(more) as issue:
             for s in stagers:
                 s.issue(issue, fill, coming)
@@ -67,24 +69,24 @@ def ring(
         loop.assign(slot, select(compare("==", slot, stages - 1), i32(0), add(slot, 1)))
 
 
-def _fill(code: Code, stagers: Sequence[Stager], ahead: int, count: X, depth: int, copies: bool) -> None:
+def _fill(code: Code, stagers: Sequence[Stager], ahead: int, count: X, depth: int, copies: bool, start: X) -> None:
     for p in range(ahead):
         with code.when(lt(p, count)) as first:
-            fetch(first, stagers, i32(p), i32(p * depth))
+            fetch(first, stagers, i32(p), add(start, p * depth))
         if copies:
             code.emit(AsyncCommit())
 
 
-def _coming(loop: Code, slot: X, t: X, stages: int, count: X, depth: int) -> tuple[Var, Var, X]:
+def _coming(loop: Code, slot: X, t: X, stages: int, count: X, depth: int, start: X) -> tuple[Var, Var, X]:
     """The buffer to refill, the first advancing index of the tile that goes there, and whether there is one."""
     fill = loop.let("fill", select(compare("==", slot, 0), i32(stages - 1), add(slot, -1)))
-    coming = loop.let("coming", mul(add(t, stages - 1), depth))
+    coming = loop.let("coming", add(start, mul(add(t, stages - 1), depth)))
     return fill, coming, lt(add(t, stages - 1), count)
 
 
 def chained_ring(
     code: Code, stagers: Sequence[Stager], stages: int, count: X, depth: int, steps: int, read: Read,
-    multiply: Multiply, again: bool = False,
+    multiply: Multiply, again: bool = False, start: X = ZERO,
 ) -> None:  # fmt: skip
     """Every tile in `steps` (an even number) steps: `read` of step s + 1 goes before `multiply` of step s.
 
@@ -97,14 +99,14 @@ def chained_ring(
     copying = [s for s in stagers if s.t.transport == "async"]
     carried = [s for s in stagers if s.t.transport == "sync"]
     arrive = [AsyncWait(stages - 2)] if copying else []
-    _fill(code, stagers, stages - 1, count, depth, bool(copying))
+    _fill(code, stagers, stages - 1, count, depth, bool(copying), start)
     code.emit(*arrive)
     code.barrier()
     with code.when(lt(0, count) if again else None) as some:
         read(some, i32(0), i32(0), i32(0))
     slot = code.declare("slot", "i32", i32(0))
     with code.loop("t", count) as (loop, t):
-        fill, coming, more = _coming(loop, slot, t, stages, count, depth)
+        fill, coming, more = _coming(loop, slot, t, stages, count, depth, start)
         more = loop.let("more", more)
         if carried:
             with loop.when(more) as issue:
@@ -113,7 +115,7 @@ def chained_ring(
         for s in copying:
             s.advance(loop, coming)
         for s in copying:
-            s.gather(loop, slot, mul(t, depth))
+            s.gather(loop, slot, add(start, mul(t, depth)))
         with loop.loop("s", steps - 1, unroll=0) as (c, step):
             read(c, slot, add(step, 1), mod(add(step, 1), 2))
             for s in copying:
@@ -162,7 +164,7 @@ class Boxes:
 
 def boxed_ring(
     code: Code, boxes: Boxes, stagers: Sequence[Stager], count: X, depth: int, steps: int, read: Read,
-    multiply: Multiply,
+    multiply: Multiply, start: X = ZERO,
 ) -> None:  # fmt: skip
     """The order of `chained_ring` for tiles that thread 0 asks for; the ring has been set up for all threads.
 
@@ -177,7 +179,7 @@ def boxed_ring(
 
     def ask(c: Code, t: X, wait: bool) -> None:
         c.emit(*([RingWait(fill, "empty")] if wait else []), RingArrive(fill, "full", boxes.bytes))
-        boxes.ask(c, Var(f"{fill}_slot", "i32"), mul(t, depth), fill)
+        boxes.ask(c, Var(f"{fill}_slot", "i32"), add(start, mul(t, depth)), fill)
         c.emit(Advance(fill))
 
     def step(c: Code, s: X) -> None:
@@ -193,7 +195,7 @@ def boxed_ring(
         read(some, i32(0), i32(0), i32(0))
         with some.loop("t", count) as (loop, t):
             for stager in stagers:
-                stager.gather(loop, slot, mul(t, depth))
+                stager.gather(loop, slot, add(start, mul(t, depth)))
             step(loop, i32(0))
             coming = add(t, ring.depth - 1)
             with loop.when(both(compare("==", TID, 0), lt(coming, count))) as one:

@@ -6,7 +6,8 @@ TM-th (TN-th) row, so that neighbours read neighbouring rows.  The other sides a
 groups of up to four neighbours.  Either way fragments are vectors of 16 bytes and no bank is asked twice.
 
 With `reg` fragments are read one step ahead of their products, also across stages.  With `coop/rP` the block has P such
-groups of threads, each of which sums a P-th of every stage; their sums are added in order at the end.
+groups of threads, each of which sums a P-th of every stage; their sums are added in order at the end.  Several blocks
+may share a sum (see `parts`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from emmy.codegen.expr import TID, Code, add, call, compare, div, elem, f32, i32, lt, mod, mul, shared_at
 from emmy.codegen.families.contraction import Contraction
 from emmy.codegen.families.frame import Frame
+from emmy.codegen.families.parts import Parts
 from emmy.codegen.families.staging import Tile, swizzled
 from emmy.codegen.scalar import Scalars
 from emmy.errors import LoweringError
@@ -43,6 +45,7 @@ class TileConfig:
     group: int
     parts: int
     ahead: bool
+    blocks: Parts
 
     @staticmethod
     def of(row: Row) -> TileConfig:
@@ -52,7 +55,7 @@ class TileConfig:
         stage = row.stage
         return TileConfig(
             (tm, tn), (fm, fn), row.tile.k, stage.depth, stage.where == "smem-async", row.raster.group, parts,
-            stage.registers,
+            stage.registers, Parts.of(row.reduce),
         )  # fmt: skip
 
     @property
@@ -144,7 +147,8 @@ class _Tiled:
         self.v, self.c, self.f, self.code = view, config, frame, frame.code
         c = config
         self.x = Contraction(
-            frame, view, tiles(view, c), c.block_m, c.block_n, c.block_k, c.threads, c.stages, c.group
+            frame, view, tiles(view, c), c.block_m, c.block_n, c.block_k, c.threads, c.stages, c.group, c.blocks,
+            c.fragments[0] * c.fragments[1] * len(view.sums),
         )  # fmt: skip
         lying = [t.layout == "k" for t in (self.x.left[0], self.x.right[0])]
         self.quad = QUAD if any(lying) else 1
@@ -167,9 +171,12 @@ class _Tiled:
         shared = [*self.x.buffers]
         if c.parts > 1:
             shared.append(self._combine(code))
-        with code.when(compare("==", self.part, 0) if c.parts > 1 else None) as first:
-            self._store(first)
-        return self.f.kernel(shared, self.x.blocks.grid, c.threads, 1)
+        with (
+            code.when(compare("==", self.part, 0) if c.parts > 1 else None) as first,
+            self.x.finished(first, self.acc, count) as last,
+        ):
+            self._store(last)
+        return self.f.kernel(shared, self.x.grid, c.threads, 1)
 
     def _places(self, code: Code) -> tuple[X, X, X]:
         """(group, place along m, place along n) of a thread.

@@ -42,7 +42,7 @@ def _atomic(c: Compiler, s: Atomic) -> Compiled:
             wave.tally.shared_access(g.lanes[pos], at % wave.shared.size, place.bytes)
             return
         tensor = wave.memory.tensors[place.buffer]
-        wave.memory.check_atomic(g, pos, tensor, at[:, None])
+        wave.memory.check_atomic(g, pos, tensor, at[:, None], bool(s.old))
         wave.tally.global_access(g.warps[pos], at * tensor.bytes, tensor.bytes, True)
         if wave.talking:
             wave.tell_atomic(g, pos, tensor.news, at.tolist())

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int32]
 Positions = npt.NDArray[np.int64]
-KNOWN, PENDING, VISIBLE = 0, 1, 2
+KNOWN, PENDING, VISIBLE, SHARED = 0, 1, 2, 3  # planes of `far`; SHARED: what all lanes of the warp know
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class Clocks:
         self.domains, self.warps, self.width = domains, warps, warps + agents
         self.seen: Ints = np.zeros((domains * warps, self.width), np.int32)
         self.fenced: Ints = np.zeros_like(self.seen)  # generic writes that a proxy fence covers, known to each warp
-        self.far: Ints = np.zeros((domains * warps, 3, grid_warps), np.int32)
+        self.far: Ints = np.zeros((domains * warps, 4, grid_warps), np.int32)
+        self.hears: npt.NDArray[np.bool_] = np.ones((domains * warps, 32), np.bool_)  # lanes that know all of KNOWN
         self.epoch: Ints = np.ones(domains * warps, np.int32)
         self.column = np.arange(domains * warps) % warps
         self.touched: npt.NDArray[np.bool_] = np.zeros((domains * warps, 32), np.bool_)
@@ -88,6 +89,14 @@ class Clocks:
         self.seen[warps, self.column[warps]] = self.epoch[warps]
         self.touched[warps] = False
         self.epoch[warps] += 1
+        self.far[warps, SHARED] = self.far[warps, KNOWN]
+        self.hears[warps] = True
+
+    def heard(self, lanes: Positions, warps: Ints) -> Ints:
+        """[threads, n] epochs of warps of the grid [threads, n] that atomics and fences have told the threads."""
+        own, plane = lanes >> 5, np.where(self.hears[lanes >> 5, lanes & 31], KNOWN, SHARED)
+        out: Ints = self.far[own[:, None], plane[:, None], warps]
+        return out
 
     def meet(self, groups: Positions) -> None:
         """A barrier among the warps of each row of `groups`."""
@@ -150,13 +159,27 @@ class Clocks:
             self.fenced[w, at] = self.seen[w, at] if others.any() else self.epoch[w]
         self.epoch[np.unique(lanes >> 5)] += 1
 
-    def fence_device(self, warps: Positions, columns: Positions) -> None:
-        """Fence(device): what atomics told is known, what is known may be told.  `columns`: of the domain's warps."""
+    def fence_device(self, lanes: Positions, columns: Positions) -> None:
+        """Fence(device) by some threads: what atomics told them is known, what they know may be told.
+
+        What other lanes of their warp did since the last warp barrier is not, and what they get to know the others
+        know after the next one.  `columns`: of the domain's warps.
+        """
+        warps = np.unique(lanes >> 5)
         for w in warps:
-            far = self.far[w]
+            far, mine = self.far[w], lanes[lanes >> 5 == w] & 31
+            if len(mine) < 32 and (far[PENDING] > far[KNOWN]).any():
+                self.hears[w] = False
+                self.hears[w, mine] = True
             far[KNOWN] = np.maximum(far[KNOWN], far[PENDING])
+            if len(mine) == 32:
+                far[SHARED] = far[KNOWN]
+                self.hears[w] = True
+            others = self.touched[w].copy()
+            others[mine] = False
             own = self.seen[w, : self.warps].copy()
-            own[self.column[w]] = self.epoch[w]
+            if not others.any():
+                own[self.column[w]] = self.epoch[w]
             far[VISIBLE] = np.maximum(far[VISIBLE], far[KNOWN])
             far[VISIBLE, columns] = np.maximum(far[VISIBLE, columns], own)
         self.epoch[warps] += 1

@@ -13,6 +13,7 @@ Kind = Literal[
     "global race",
     "two owners",  # two unordered threads write one element of a result
     "not written",  # an element of a result that nobody wrote
+    "not cleared",  # memory that the launch found zeroed and leaves otherwise
     "out of bounds",
     "misaligned",
     "missing proxy fence",  # ordinary stores read by TMA or wgmma without a fence between

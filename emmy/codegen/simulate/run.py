@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -38,11 +38,15 @@ MARKS: Final = 64 << 20  # bytes of the marks of shared memory of the blocks tha
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """`outputs`: results by parameter, flat.  No finding means that nothing wrong was seen in this launch."""
+    """`outputs`: results by parameter, flat.  No finding means that nothing wrong was seen in this launch.
+
+    `work`: what memory of the launch's own holds after it, by parameter.
+    """
 
     outputs: dict[str, npt.NDArray[Any]]
     findings: tuple[Finding, ...]
     counters: Counters
+    work: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
 
 
 def simulate(
@@ -53,18 +57,20 @@ def simulate(
 
     `arrays` holds the operands by parameter, in the numpy type of their storage type (bf16 and f8 as ml_dtypes), any
     shape.  `results` holds for each result its number of elements, or an array with its contents before the launch.
+    Memory of the launch's own is made here, unless `results` holds what an earlier launch left in it.
     `sizes` binds symbolic sizes.  `seed` decides the order in which gangs and communicating blocks run.  Without
     `count` the counters of memory stay 0.  Raises UsageError where a parameter is missing or of another type.
     """
     findings, tally = Findings(kernel.name), Tally(count)
-    memory = Globals(kernel, arrays, results)
+    memory = Globals(kernel, arrays, results, sizes)
     machine = _Launch(kernel, target, sizes, memory, findings, tally, random.Random(seed))
     with np.errstate(all="ignore"):
         machine.run()
     if not machine.hung:
         memory.finish(findings, kernel)
-    outputs = {t.name: _typed(t.data, t.type) for t in memory.tensors.values() if t.out}
-    return Simulation(outputs, tuple(findings.kept.values()), machine.counters())
+    written = {t.name: _typed(t.data, t.type) for t in memory.tensors.values() if t.out}
+    own = {p.name: written.pop(p.name) for p in kernel.params if p.is_work}
+    return Simulation(written, tuple(findings.kept.values()), machine.counters(), own)
 
 
 def _typed(data: npt.NDArray[Any], type: str) -> npt.NDArray[Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from emmy.codegen.simulate.clocks import KNOWN, PENDING, VISIBLE, Clocks, Ints
+from emmy.codegen.simulate.clocks import PENDING, VISIBLE, Clocks, Ints
 from emmy.codegen.simulate.counters import Tally
 from emmy.codegen.simulate.findings import Findings, Kind
 from emmy.codegen.simulate.globals import ATOMIC, Globals
@@ -59,7 +59,7 @@ class Wave:
         self.clock = 0
         self.used: dict[tuple[int, int], tuple[int, S, int]] = {}  # (block, warp of another) -> its last use
         self.talking = talking  # blocks tell one another by atomics
-        self.partial = bool(kernel.rings)
+        self.partial = bool(kernel.rings) or talking
         self.warps = self.room // 32
 
     @property
@@ -76,7 +76,7 @@ class Wave:
         """Fence(device): inside of a block it orders nothing beyond what barriers do."""
         if self.talking:
             columns = (self.blocks[:, None] * self.warps + np.arange(self.warps)).reshape(-1)
-            self.clocks.fence_device(g.running_warps(), columns)
+            self.clocks.fence_device(g.lanes[g.running()], columns)
 
     def depend(self, lanes: Positions) -> None:
         """DependentWait: the kernels before have ended."""
@@ -139,8 +139,7 @@ class Wave:
         """Order between blocks: none without atomics."""
         if not self.talking:
             return np.zeros(threads.shape, np.bool_)
-        known = self.clocks.far[(lanes >> 5)[:, None], KNOWN, np.maximum(threads, 0) // 32]
-        return np.asarray(known >= epoch)
+        return np.asarray(self.clocks.heard(lanes, np.maximum(threads, 0) // 32) >= epoch)
 
     def report(self, kind: Kind, at: S, lane: int, buffer: str, index: int, detail: str) -> None:
         block = int(self.blocks[lane // self.room])

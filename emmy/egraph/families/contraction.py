@@ -14,7 +14,7 @@ from emmy.ir.evaluate import integer
 from emmy.ir.loop import Ax, Body
 from emmy.ir.schedule import Raster, Reduce, Row, Stage, Tile, Work
 from emmy.ir.target import Target
-from emmy.ir.views.access import along_sum, async_copy, run_side, vector_load, whole_chunks
+from emmy.ir.views.access import along_sum, async_copy, run_side, size_of, vector_load, whole_chunks
 from emmy.ir.views.box import Box, part_box
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
 
@@ -46,6 +46,7 @@ def tile_facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | 
     )  # fmt: skip
     facts["tile-body"] = [(body.hash, *_extents(view, sizes))]
     facts["tile-step"] = [(body.hash, _step(body))]
+    facts["tile-fixed"] = _fixed(view, sizes)
     facts["tile-copies"] = [(body.hash,)] if copies else []
     return facts
 
@@ -59,6 +60,7 @@ def mma_facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | s
         return "factors that the original program does not hold in one 16-bit type"
     facts = _facts("mma", view, sizes)
     facts["mma-body"] = [(body.hash, half, *_extents(view, sizes))]
+    facts["mma-fixed"] = _fixed(view, sizes)
     copies = any(async_copy(p, body, own, view.k, half) for p, own in _parts(view))
     facts["mma-copies"] = [(body.hash,)] if copies else []
     boxes = [part_box(p, body, view.batch, own, view.k) for p, own in _parts(view)]
@@ -73,6 +75,15 @@ def _parts(view: ContractionView) -> list[tuple[Any, tuple[Ax, ...]]]:
 
 def _extents(view: ContractionView, sizes: Mapping[str, int]) -> tuple[int, int, int]:
     return points(view.m, sizes), points(view.n, sizes), points(view.k, sizes)
+
+
+def _fixed(view: ContractionView, sizes: Mapping[str, int]) -> list[tuple[object, ...]]:
+    """(body, batches) where the sum has a length that no input changes."""
+    return [] if size_of(view.k) is None else [(view.body.hash, points(view.batch, sizes))]
+
+
+def _reduce(parts: int, atomic: int) -> Reduce:
+    return Reduce(parts=parts if parts > 1 else 0, finish="a" if atomic else "")
 
 
 def _facts(stem: str, view: ContractionView, sizes: Mapping[str, int]) -> Facts:
@@ -104,18 +115,18 @@ def tile_rows(found: Rows, options: Rows, bands: Rows) -> Iterator[tuple[str, Ro
     for *_, depth, way, ahead, cls in options:
         rings.setdefault(cls, []).append(Stage(depth, WAYS[way], registers=bool(ahead)))
     rasters = _rasters(bands)
-    for body, tm, tn, fm, fn, bk, parts, ring, raster, _ in found:
-        reduce = Reduce(True, parts) if parts > 1 else Reduce()
+    for body, tm, tn, fm, fn, bk, groups, parts, atomic, ring, raster, _ in found:
+        reduce = Reduce(True, groups) if groups > 1 else _reduce(parts, atomic)
         for stage, order in product(rings.get(ring, ()), rasters.get(raster, ())):
             yield body, Row(Work("t", (tm, tn)), Tile(fragment=(fm, fn), k=bk), reduce, stage, order)
 
 
 def mma_rows(found: Rows, options: Rows, bands: Rows) -> Iterator[tuple[str, Row]]:
     rings, rasters = _rings(options), _rasters(bands)
-    for body, type, wm, wn, fm, fn, ks, ring, raster, _ in found:
+    for body, type, wm, wn, fm, fn, ks, parts, atomic, ring, raster, _ in found:
         tile = Tile(f"mma_m16n8k16_{type}_f32", (fm, fn), ks)
         for stage, order in product(rings.get(ring, ()), rasters.get(raster, ())):
-            yield body, Row(Work("w", (wm, wn)), tile, stage=stage, raster=order)
+            yield body, Row(Work("w", (wm, wn)), tile, _reduce(parts, atomic), stage, order)
 
 
 def tile_config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> KernelConfig:
@@ -160,10 +171,12 @@ def _config(
     vector = 16 if boxed else _copied(body, type)
     stage += RING if boxed else 0
     beside = 4 * (len(view.scalars_m) * tile_m + len(view.scalars_n) * tile_n)
+    parts = max(1, row.reduce.parts)
+    blocks = parts * points(view.batch, sizes) * -(-m // tile_m) * -(-n // tile_n)
     return KernelConfig(
         family,
         row.work.threads,
-        points(view.batch, sizes) * -(-m // tile_m) * -(-n // tile_n),
+        blocks,
         tile_m=tile_m,
         tile_n=tile_n,
         tile_k=tile_k,
@@ -175,7 +188,17 @@ def _config(
         group=row.raster.group,
         hold_m=hold[0],
         hold_n=hold[1],
+        splits=parts,
+        exchange=exchanged(row.reduce, blocks, 4 * len(view.sums) * tile_m * tile_n),
     )
+
+
+def exchanged(reduce: Reduce, blocks: int, sums: int) -> int:
+    """Bytes of partial sums that blocks, each with `sums` bytes of them, write and read through a workspace."""
+    if reduce.parts < 2:
+        return 0
+    # an atomic addition moves a sum both ways; the total is read and cleared once
+    return 2 * blocks * sums + (2 * blocks * sums // reduce.parts if reduce.finish == "a" else 0)
 
 
 @lru_cache(maxsize=512)

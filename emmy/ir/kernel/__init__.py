@@ -1,7 +1,8 @@
 """Kernel IR: hardware statements.  The CUDA printer is a one-to-one walk over it, so meaning ends here.
 
     Kernel = Kernel(name, comment, params, shared, grid, threads, body, min_blocks, rings, maps, cluster, dependent)
-    Param  = Param(name, type, role)                 role: in, out (pointers, 16-byte aligned), size (i64 scalar)
+    Param  = Param(name, type, role, count)          role: in, out (pointers, 16-byte aligned), size (i64 scalar),
+                                                     scratch, zeroed (memory of the launch's own)
     Buffer = Buffer(name, type, shape, layout, overlays, align)    shared memory
     Layout = Layout(pad, swizzle, shift)             where element (.., row, column) of a buffer lies
     Ring   = Ring(name, depth, full, empty)          slots with two mbarriers each; owns phases and arrival counts

@@ -14,9 +14,22 @@ STATIC_SMEM: Final = 48 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Param:
+    """A parameter.  `count` elements of memory of the launch's own, where it is no tensor and no size:
+
+    scratch  what it holds before the launch means nothing
+    zeroed   zeros before the launch, and zeros again after it: the kernel clears what it has used
+
+    Nobody else uses either while the kernel runs.
+    """
+
     name: str
     type: str
-    role: Literal["in", "out", "size"]
+    role: Literal["in", "out", "size", "scratch", "zeroed"]
+    count: Expr | None = None
+
+    @property
+    def is_work(self) -> bool:
+        return self.role in ("scratch", "zeroed")
 
 
 @dataclass(frozen=True, slots=True)

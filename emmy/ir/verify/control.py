@@ -89,8 +89,10 @@ class Checker(Facts):
         elif isinstance(s, Assign):
             self.assign(s, flow)
         elif isinstance(s, Shuffle):
-            self.value(s, s.lane)
-            self.name(s, s.name, s.value.type, self.value(s, s.value))
+            lane, spread = self.value(s, s.lane), self.value(s, s.value)
+            # one lane's value for the whole warp
+            one = s.mode == "lane" and s.width == 32 and lane <= Spread.WARP
+            self.name(s, s.name, s.value.type, min(spread, Spread.WARP) if one else spread)
         elif isinstance(s, Vote):
             self.name(s, s.name, "u32" if s.mode == "ballot" else "bool", min(self.value(s, s.value), Spread.WARP))
         elif isinstance(s, Cursor | Advance | RingWait | RingArrive | CopyArrive | TmaLoad | TmaStore):
@@ -261,7 +263,7 @@ class Checker(Facts):
 
     def write(self, s: S, p: Place) -> None:
         self.place(s, p)
-        if p.space == "global" and self.params[p.buffer].role != "out":
+        if p.space == "global" and self.params[p.buffer].role == "in":
             raise self.fail(s, f"{p.buffer} is an operand and is written")
 
 

@@ -109,7 +109,7 @@ class Facts:
         if p.space == "global":
             param = self.params.get(p.buffer)
             if param is None or param.role == "size" or param.type != p.type or len(p.index) != 1:
-                raise self.fail(s, f"{p.buffer} is no {p.type} operand or result with one index")
+                raise self.fail(s, f"{p.buffer} is no {p.type} operand, result or workspace with one index")
         else:
             b = self.buffers.get(p.buffer)
             if b is None or b.type != p.type or len(p.index) != len(b.shape):

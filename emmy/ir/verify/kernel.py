@@ -7,6 +7,7 @@
                thread of the warpgroup reaches wgmma
     copies     what cp.async brings is read only after a wait and a barrier, and its slot refilled after its last read
     rings      arrivals and bytes of a phase add up; waits stand before reads and refills (`emmy.ir.verify.order`)
+    arrivals   what blocks tell one another through a workspace is fenced, counted and cleared
     matrices   fragments have the registers that the instruction takes; matrices and boxes lie where descriptors and
                tensor maps can say it
 
@@ -31,6 +32,7 @@ from emmy.ir.kernel import (
     walk,
 )
 from emmy.ir.target import Target
+from emmy.ir.verify.arrivals import check_arrivals
 from emmy.ir.verify.control import Checker, check_threads
 from emmy.ir.verify.counts import check_named, check_rings
 from emmy.ir.verify.facts import KernelError, Spread, failure
@@ -53,6 +55,7 @@ def verify(kernel: Kernel, target: Target) -> None:
     for m in kernel.maps:
         check_map(kernel, m)
     Checker(kernel, target).block(kernel.body, Spread.BLOCK)
+    check_arrivals(kernel)
     if kernel.dependent and not any(isinstance(s, DependentWait) for s in walk(kernel.body)):
         raise failure(kernel, None, "it may start early, but does not wait for the kernel before")
     if any(isinstance(s, _ASYNCHRONOUS) for s in walk(kernel.body)):

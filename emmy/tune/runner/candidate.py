@@ -11,6 +11,7 @@ from .buffers import Buffers
 from .card import Card
 from .driver import cuda
 from .launches import Call, Graph
+from .manifest import DTYPES
 
 Json = dict[str, Any]
 SAMPLE_SECONDS: Final = 200e-6
@@ -42,17 +43,21 @@ class Candidate:
                 large = d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
                 cuda("cuFuncSetAttribute", f, large, 1)
         live = [l for l in c["launches"] if 0 not in l["grid"]]
+        self.work: list[int] = []
+        # launches run one after another, so that the same memory of their own serves every copy of the buffers
+        work = [self.workspaces(card, l) for l in live]
         self.sets = [
             [
                 # the first launch of a run does not overlap with the run before, which is another sample's
-                Call(loaded[l["kernel"]], l, [s[a] for a in l["args"]], bool(k and l.get("dependent")))
-                for k, l in enumerate(live)
+                Call(loaded[l["kernel"]], l, [*(s[a] for a in l["args"]), *w], bool(k and l.get("dependent")))
+                for k, (l, w) in enumerate(zip(live, work, strict=True))
             ]
             for s in buffers.sets
         ]
-        for s in buffers.sets if c.get("setup") else ():
-            for l in c["setup"]:
-                Call(loaded[l["kernel"]], l, [s[a] for a in l["args"]]).start(card.stream)
+        setup = [(l, self.workspaces(card, l)) for l in c.get("setup", ())]
+        for s in buffers.sets:
+            for l, w in setup:
+                Call(loaded[l["kernel"]], l, [*(s[a] for a in l["args"]), *w]).start(card.stream)
         self.cold: Graph | None = None
         self.warm: Graph | None = None
         self.samples: list[float] = []
@@ -61,6 +66,16 @@ class Candidate:
         self.estimate = 0.0
         self.nodes = 1
         self.flushes = True
+
+    def workspaces(self, card: Card, launch: Json) -> list[int]:
+        """Memory of one launch's own: zeros where it needs them, which it leaves behind."""
+        made = []
+        for w in launch.get("work", ()):
+            bytes = max(16, w["count"] * DTYPES[w["dtype"]][0])
+            made.append(int(cuda("cuMemAlloc", bytes)))
+            self.work.append(made[-1])
+            cuda("cuMemsetD8Async", made[-1], 0 if w["zeroed"] else 0xFF, bytes, card.stream)
+        return made
 
     def run(self, stream: Any, copy: int = 0) -> None:
         for call in self.sets[copy]:
@@ -81,3 +96,5 @@ class Candidate:
                 g.close()
         for m in self.modules:
             cuda("cuModuleUnload", m)
+        for p in self.work:
+            cuda("cuMemFree", p)

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 Json = dict[str, Any]
 FORMAT: Final = "emmy-packet"
-VERSION: Final = 1
+VERSION: Final = 2
+READS: Final = (1, VERSION)  # version 1 has no launches with memory of their own
 # (bytes, code of the compare kernel, largest finite value)
 DTYPES: Final[dict[str, tuple[int, int, float]]] = {
     "f32": (4, 0, 3.4028234663852886e38), "f16": (2, 1, 65504.0), "bf16": (2, 2, 3.3895313892515355e38),
@@ -104,8 +105,8 @@ def read_manifest(folder: Path) -> Json:
         raise BadPacket(f"{path} is not JSON: {e}") from e
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise BadPacket(f"{path} is no packet (no format {FORMAT!r})")
-    if manifest.get("version") != VERSION:
-        raise BadPacket(f"{path} has version {manifest.get('version')!r}, this runner reads {VERSION}")
+    if manifest.get("version") not in READS:
+        raise BadPacket(f"{path} has version {manifest.get('version')!r}, this runner reads {VERSION} and before")
     check_manifest(manifest, folder)
     return manifest
 
@@ -204,6 +205,11 @@ def _check_launch(l: _Field, sources: Mapping[str, str], buffers: Mapping[str, s
     cluster = l.get("cluster", [1, 1, 1]).items(3)
     if len(cluster) != 3 or math.prod(c.integer(1, 16) for c in cluster) > 16:
         raise l.get("cluster").bad("three numbers whose product is at most 16")
+    for w in l.get("work", []).items(16):
+        w.get("dtype").one_of(DTYPES)
+        w.get("count").integer(0, _MOST_BYTES >> 3)
+        if type(w.get("zeroed").value) is not bool:
+            raise w.get("zeroed").bad("true or false")
     for m in l.get("maps", []).items(16):
         m.get("arg").integer(0, len(l.value["args"]) - 1)
         m.get("dtype").one_of(DTYPES)
