@@ -50,6 +50,12 @@ BODIES = {
     "tile": "x=torch.randn(33, 77)\nw=torch.randn(130, 77)\nF.linear(x, w)",
     "mma": "x=torch.randn(77, 264, dtype=torch.float16)\nw=torch.randn(136, 264, dtype=torch.float16)\nF.linear(x, w)",
     "wgmma": "x=torch.randn(264, 264, dtype=torch.bfloat16)\ny=torch.randn(264, 392, dtype=torch.bfloat16)\nx @ y",
+    "wgmma, computed": "x, y=torch.randn(2, 264, 264, dtype=torch.bfloat16)\n"
+    "w=torch.randn(136, 264, dtype=torch.bfloat16)\nF.linear(F.silu(x) * y, w)",
+    "wgmma, dequantized": "x=torch.randn(72, 272, dtype=torch.bfloat16)\nw=torch.ones(136, 272, dtype=torch.int8)\n"
+    "s=torch.randn(136, 1, dtype=torch.bfloat16)\nF.linear(x, w.to(torch.bfloat16) * s)",
+    "wgmma, 8 bits": "x, w=(torch.randn(n, 272).to(torch.float8_e4m3fn) for n in (264, 136))\n"
+    "x.to(torch.bfloat16) @ w.to(torch.bfloat16).T",
     "attention": "q, k, v=torch.randn(3, 1, 4, 96, 64, dtype=torch.bfloat16)\n"
     "F.scaled_dot_product_attention(q, k, v, is_causal=True)",
     "plain": "x=torch.randn(7, 77)\nF.layer_norm(x, (77,))",
@@ -111,11 +117,12 @@ def test_operation_is_within_tolerance_of_float64(
     assert_right(s, s.plan, folder, terms(m, n), stores + max(0, extra))
 
 
-@pytest.mark.parametrize("family", BODIES)
-def test_random_rows_are_within_tolerance_of_float64(family: str, card: Target, folder: Path) -> None:
+@pytest.mark.parametrize("name", BODIES)
+def test_random_rows_are_within_tolerance_of_float64(name: str, card: Target, folder: Path) -> None:
+    family = name.split(",")[0]
     if family == "wgmma" and card.capability != 90:
         pytest.skip("only Hopper multiplies by warpgroups")
-    s = saturated(BODIES[family], card, folder, place="fuse")
+    s = saturated(BODIES[name], card, folder, place="fuse")
     legal = [
         (chosen, body, row)
         for chosen in s.launches

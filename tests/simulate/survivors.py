@@ -28,7 +28,7 @@ def in_loop(kernel: Kernel, path: Path) -> bool:
 
 
 def _last_release(kernel: Kernel, m: Mutant) -> bool:
-    return _of("wgmma", r"if \(tid & 31\) < 1$|arrive free empty")(kernel, m) and not in_loop(kernel, m.path)
+    return _of("wgmma", r"if \(tid & 31\) < 1$|arrive free empty|sync warp")(kernel, m) and not in_loop(kernel, m.path)
 
 
 def bulk_waits(kernel: Kernel) -> list[Path]:
@@ -83,6 +83,7 @@ REASONS: Final[dict[str, tuple[tuple[Holds, str], ...]]] = {
         ),
     ),
     "ring arrive dropped": ((_last_release, LAST),),
+    "warp sync dropped": ((_last_release, LAST),),
     "arrived twice": ((_last_release, LAST),),
     "guard dropped": (
         (
