@@ -40,10 +40,17 @@ _FUNCTIONS: Final[dict[str, str]] = {
     return f16_to_f32((unsigned short)(x << 8));
 }}""",
     "f8e4m3_to_f32": f"""{_F} float f8e4m3_to_f32(unsigned char x) {{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    float r;
+    asm("{{\\n\\t.reg .b32 two;\\n\\t.reg .b16 low, high;\\n\\tcvt.rn.f16x2.e4m3x2 two, %1;\\n\\t"
+        "mov.b32 {{low, high}}, two;\\n\\tcvt.f32.f16 %0, low;\\n\\t}}" : "=f"(r) : "h"((unsigned short)x));
+    return r;
+#else
     // exponent and mantissa as an f32 whose exponent is 120 too small; the product sets denormals right
     const float m = __uint_as_float((unsigned)(x & 0x7f) << 20) * __uint_as_float(0x7b800000u);
     const float v = (x & 0x7f) == 0x7f ? EMMY_NAN : m;
     return x & 0x80 ? -v : v;
+#endif
 }}""",
     "f32_to_f8e4m3": f"""{_F} unsigned char f32_to_f8e4m3(float x) {{
     const unsigned bits = __float_as_uint(x), sign = bits >> 24 & 0x80u, a = bits & 0x7fffffffu;

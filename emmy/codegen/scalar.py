@@ -335,6 +335,8 @@ class Scalars:
 
     def _cast(self, e: Op, scope: Scope) -> X:
         x = self.get(e.args[0], scope)
+        if _exact(e):
+            return _as(x, "f32")
         if e.dtype in ("bf16", "f16", "f8e4m3", "f8e5m2"):
             return scope.code.let_numbered("v", call(f"round_{e.dtype}", _as(x, "f32"), type="f32"))
         if x.type == e.type or (e.type == "i64" and x.type == "i32" and self.ranges.narrow(e)):
@@ -432,6 +434,12 @@ class Scalars:
         """Takes the element that the scope's axes point at."""
         values = [_as(self.get(b, scope), "f32" if isinstance(e, Online) else e.type) for b in self.elements(e)]
         folds.step(scope.code, e, state, values)
+
+
+def _exact(e: Op) -> bool:
+    """A cast of loaded elements of 8 bits to a float of 16, which holds every one of them."""
+    a = e.args[0]
+    return e.dtype in ("bf16", "f16") and isinstance(a, Load) and a.dtype in ("i8", "u8", "f8e4m3", "f8e5m2")
 
 
 def _as(x: X, type: str) -> X:

@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from emmy.codegen.cuda import source
 from emmy.codegen.lower import lower
 from emmy.egraph.schedule import schedule_rows
+from emmy.ir.build import cast
 from emmy.ir.kernel import Load, LoadVector, Store, StoreVector, walk
-from emmy.ir.loop import Body, size
+from emmy.ir.loop import Body, Out, ax, load, size
 from emmy.ir.schedule import Pin, Row, Scheduled
 from emmy.ir.target import target
 from tests import bodies as B
@@ -145,6 +147,20 @@ def test_loads_are_exact(old: str) -> None:
     x = np.arange(0, 2 ** (8 * width), dtype=np.uint16 if width == 2 else np.uint8).view(kind)
     body = K.converted(len(x), old, "f32")
     kernel = lower(body, "plain", rows(body, {}, 0, 0)[-1].row, CARD, "k_test")
+    (found,) = host_cuda.run(kernel, [x], shapes=[x.shape])
+    np.testing.assert_array_equal(found, x.astype(np.float32))
+
+
+@host
+@pytest.mark.parametrize("new", ["bf16", "f16"])
+@pytest.mark.parametrize("old", ["i8", "u8", "f8e4m3", "f8e5m2"])
+def test_casts_of_8_bit_elements_to_16_bits_round_nothing(old: str, new: str) -> None:
+    x = np.arange(256, dtype=np.uint8).view(host_cuda.NUMPY[old])
+    i = ax("i0", 256)
+    out = Out((i,), (i,), cast(cast(load(0, (i,), old), new), "f32"), B.tensor("f32", 256))
+    body = B.body([out], [B.tensor(old, 256)])
+    kernel = lower(body, "plain", rows(body, {}, 0, 0)[-1].row, CARD, "k_test")
+    assert "round_" not in source(kernel)
     (found,) = host_cuda.run(kernel, [x], shapes=[x.shape])
     np.testing.assert_array_equal(found, x.astype(np.float32))
 

@@ -105,3 +105,21 @@ def test_odd_extents(n: int, dtype: str) -> None:
     ]
     for body in bodies:
         check_rows(body, {}, 8, seed=n)
+
+
+@pytest.mark.parametrize("old", ["f8e4m3", "f8e5m2"])
+def test_loads_of_8_bit_floats_are_exact(old: str) -> None:
+    """The hardware's conversion, where a card has it, gives what integer arithmetic does elsewhere."""
+    from emmy.runtime.local import local_arch
+
+    arch = local_arch()
+    assert arch is not None
+    card = target(arch)
+    x = np.arange(256, dtype=np.uint8).view(host_cuda.NUMPY[old])
+    body = K.converted(256, old, "f32")
+    row = schedule_rows([body], card, {}, RULESETS).rows[body.hash][-1]
+    kernel = lower(body, row.family, row.row, card, "k_test")
+    (built,) = compile_many([Job(source(kernel), kernel.name, card.arch)])
+    assert isinstance(built, Compiled), built
+    (found,) = _launch(kernel, built, [_device(x)], body, {})
+    np.testing.assert_array_equal(found, x.astype(np.float32))
