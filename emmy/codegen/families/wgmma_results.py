@@ -145,12 +145,14 @@ class Results:
         # an odd number of blocks leaves the next tile to begin with the buffer that was stored last
         odd = c.persist and c.fragments * count % BUFFERS
         ahead = 0 if odd else (BUFFERS - 1) * len(self.outs)
+        again = c.persist or c.fragments * count > BUFFERS  # a buffer is filled more than once
         with code.loop("i", c.fragments, unroll=0) as (ci, i), ci.loop("j", count, unroll=0) as (inner, j):
             turn = mod(add(mul(i, count), j), BUFFERS)
             row, column = add(row0, mul(i, 64)), mul(j, width)
-            with inner.when(compare("==", local, 0)) as one:
-                one.emit(BulkWait(ahead, read=True))
-            inner.emit(NamedBarrier(barrier, GROUP))
+            if again:
+                with inner.when(compare("==", local, 0)) as one:
+                    one.emit(BulkWait(ahead, read=True))
+                inner.emit(NamedBarrier(barrier, GROUP))
             with inner.loop("q", width // 16, unroll=0) as (quarter, q):
                 at = add(mul(i, c.n // 2), mul(j, width // 2), mul(q, 8))
                 words = self._words(quarter, b, epilogue, acc, at, row, add(column, mul(q, 16)))

@@ -46,7 +46,7 @@ def facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | str:
         known.setdefault("wgmma-body", []).append((*h, view.factor, *extents))
         known.setdefault("wgmma-operands", []).append((*h, len(v.parts_b), len(v.sums)))
         known.setdefault("wgmma-left", []).append(
-            (*h, int(bool(left.computed)), left.bytes, left.fixed, left.passing, left.step)
+            (*h, int(bool(left.computed)), left.bytes, left.fixed, left.beside, left.step)
         )
         known.setdefault("wgmma-runs", []).append((*h, operands.run))
         known.setdefault("wgmma-scalars", []).append((*h, len(v.scalars_m), len(v.scalars_n)))

@@ -41,7 +41,7 @@ class Converted:
         return 8 + 2 * len(self.held)
 
     @property
-    def passing(self) -> int:
+    def beside(self) -> int:
         """Registers for raw elements and arithmetic on the way."""
         return 8 + 4 * len(self.tiles)
 
@@ -136,8 +136,8 @@ class Left:
         return sum(p.fixed for p in self.computed)
 
     @property
-    def passing(self) -> int:
-        return max((p.passing for p in self.computed), default=0)
+    def beside(self) -> int:
+        return max((p.beside for p in self.computed), default=0)
 
     @property
     def step(self) -> int:
@@ -145,7 +145,7 @@ class Left:
 
     def registers(self, fragments: int, steps: int) -> int:
         """Of a consumer's thread, beside its sums and those of a product whose factors all lie in shared memory."""
-        return fragments * self.fixed + self.passing + steps * self.step
+        return fragments * self.fixed + self.beside + steps * self.step
 
 
 def stored(part: Part, type: str) -> Load | None:
