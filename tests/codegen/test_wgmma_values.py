@@ -12,7 +12,7 @@ from emmy.codegen.lower import lower
 from emmy.codegen.simulate import simulate
 from emmy.egraph.schedule import schedule_rows
 from emmy.ir.evaluate import evaluate
-from emmy.ir.kernel import Assign, Call, Declare, Elem, Kernel, Lit, S, Wgmma, with_bodies
+from emmy.ir.kernel import Assign, Call, Declare, Elem, Kernel, Lit, S, Wgmma, walk, with_bodies
 from emmy.ir.loop import Body, size
 from emmy.ir.target import target
 from emmy.ir.verify.kernel import verify
@@ -139,6 +139,18 @@ def test_computed_factors_of_batches_and_of_shared_sums_are_right() -> None:
     body = bodies.prologue(17, 136, 1040, "silu")
     for scheduled in sampled(body, IDLE, "REDUCE=g", 2, seed=5):
         assert_right(body, IDLE, scheduled)
+
+
+@pytest.mark.parametrize("part", ["w8x1+p4,", "/f2x1", "persist", "/c2", "REDUCE=g"])
+def test_row_scalars_are_gathered_where_left_factors_are_computed(part: str) -> None:
+    """A normalization's weight is applied on load, its scale in the epilogue."""
+    body = bodies.rms_linear(280, 200, 456) if part != "REDUCE=g" else bodies.rms_linear(17, 136, 1040)
+    card = SMALL if part != "REDUCE=g" else IDLE
+    for scheduled in sampled(body, card, part, 2, seed=hash_of(part)):
+        kernel = lower(body, scheduled.family, scheduled.row, card, "k")
+        partial = [s for s in walk(kernel.body) if isinstance(s, Declare) and s.name == "partial"]
+        assert bool(partial) == (part != "REDUCE=g"), "blocks that share a sum each see a part of it"
+        assert_right(body, card, scheduled)
 
 
 @pytest.mark.parametrize("trans_a", [False, True])

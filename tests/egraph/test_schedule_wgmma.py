@@ -190,3 +190,9 @@ def test_8_bit_floats_are_taken_as_they_are_stored(stored: str, operand: str) ->
 def test_8_bit_floats_that_the_instruction_cannot_take_are_declined_with_the_reason(body: Body, why: str) -> None:
     found = schedule_rows([body], HOPPER, {}, rulesets())
     assert not rows(body) and why in found.declined[body.hash]["wgmma"]
+
+
+def test_blocks_stay_where_computed_factors_give_the_row_scalars() -> None:
+    """The scale in the epilogue is gathered on the way; on the factor it takes a pass before."""
+    assert with_(rows(bodies.rms_linear(4096, 4096, 512)), "persist")
+    assert not with_(rows(bodies.rms_linear(4096, 4096, 512, factored=False)), "persist")

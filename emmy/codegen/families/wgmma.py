@@ -208,8 +208,7 @@ class _Wgmma:
             if c.pingpong:
                 inner.emit(NamedBarrier(add(index, TURN), 2 * GROUP))
             gather = Gather(self.f, self.v, c, self.left[0], self.results, b, self.row0)
-            scalars = self.results.scalars[0]
-            fragments = Fragments(self.f, self.v, c, self.factors, self.tiles, scalars, b, self.row0)
+            fragments = Fragments(self.f, self.v, c, self.factors, self.tiles, self.results, b, self.row0)
             self._sums(inner, acc, sums, index, gather, fragments)
             self.results.store(inner, b, sums, self.row0, index)
             if c.pingpong:
@@ -255,6 +254,7 @@ class _Wgmma:
         else:
             code.emit(*some.statements)
         gather.end(code)
+        fragments.end(code)
 
     def _nothing(self, code: Code, acc: Sequence[Var], index: X) -> Code:
         """In place of the products of a sum that has no terms."""

@@ -29,7 +29,8 @@ class Gather:
         row0: X,
     ) -> None:  # fmt: skip
         self.f, self.v, self.c, self.left, self.b, self.row0 = frame, view, c, left, b, row0
-        self.folds = results.passing
+        # computed factors show their elements where they are computed
+        self.folds = [] if c.computed else results.passing
         if self.folds:
             self.statistics = Statistics(frame, self.folds, results.scalars[0])
         k = static(frame.total(view.k))

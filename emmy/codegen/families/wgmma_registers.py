@@ -19,9 +19,10 @@ from emmy.codegen.families.blocks import Blocks
 from emmy.codegen.families.boxes import Operand, tile_at
 from emmy.codegen.families.fragments import load_a
 from emmy.codegen.families.frame import Env, Frame, clamp, fits
-from emmy.codegen.families.rowscalars import RowScalars
+from emmy.codegen.families.statistics import Statistics
+from emmy.codegen.families.wgmma_results import Results
 from emmy.ir.dtype import DTYPES, register
-from emmy.ir.kernel import Lit, LoadVector, Var, X
+from emmy.ir.kernel import Lit, LoadVector, NamedBarrier, Var, X
 from emmy.ir.loop import Expr, Load
 from emmy.ir.views.coarse import coarse_factor
 from emmy.ir.views.contraction_view import ContractionView
@@ -31,6 +32,7 @@ from emmy.ir.warpgroups import GROUP, Warpgroups
 
 SETS: Final = 2
 REGISTERS: Final = 4  # of a fragment
+QUAD: Final = 4  # threads of a row
 
 
 @dataclass
@@ -50,9 +52,12 @@ class Fragments:
 
     def __init__(
         self, frame: Frame, view: ContractionView, c: Warpgroups, left: Left, tiles: Mapping[Load, Operand],
-        scalars: RowScalars, b: Blocks, row0: X,
+        results: Results, b: Blocks, row0: X,
     ) -> None:  # fmt: skip
-        self.f, self.v, self.c, self.tiles, self.scalars, self.b, self.row0 = frame, view, c, tiles, scalars, b, row0
+        self.f, self.v, self.c, self.tiles, self.b, self.row0 = frame, view, c, tiles, b, row0
+        self.scalars = results.scalars[0]
+        # of the rows' scalars, those that the elements give which are read anyway
+        self.statistics = Statistics(frame, results.passing if c.computed else [], self.scalars)
         self.parts = left.parts
         self.computed: dict[int, Computed] = {}
         self.lane = mod(TID, 32)
@@ -63,6 +68,7 @@ class Fragments:
 
     def begin(self, code: Code) -> None:
         """Registers, and what does not change along the sum: computed once a row."""
+        self.statistics.declare(code, 2 * self.c.fragments)
         for n, how in enumerate(self.parts):
             if how is not None:
                 self.computed[n] = self._registers(code, how)
@@ -75,10 +81,10 @@ class Fragments:
         along = {n: code.declare("along", n.dtype, count=2 * PAIR * self.c.steps) for n in how.along}
         return Computed(how, sets, held, along, coarse_factor(how.part.value, self.c.type))
 
-    def _row(self, i: X, h: int) -> X:
+    def _row(self, i: X, h: X | int) -> X:
         """The thread's row of the block: the upper (h = 0) or the lower one of fragment i."""
         warp = mod(div(TID, 32), GROUP // 32)
-        return add(self.row0, mul(i, 64), mul(warp, 16), div(self.lane, 4), 8 * h)
+        return add(self.row0, mul(i, 64), mul(warp, 16), div(self.lane, 4), mul(h, 8))
 
     def _own(self, i: X, h: int) -> Env:
         m = add(self.b.m0, self._row(i, h))
@@ -159,9 +165,26 @@ class Fragments:
             known[node] = (
                 _word(array, q, e, node.dtype) if array.type == "u32" else _value(array, PAIR * q + e, node.dtype)
             )
+        inside = None if self.k_fits else lt(k, self.k_total)
+        self.statistics.take(code, add(mul(i, 2), h), env, known, inside)
         with self.f.scalars.rounding(one.coarse):
             value = self.f.value(code, one.how.part.value, env, known)
-        return value if self.k_fits else select(lt(k, self.k_total), value, Lit(0.0, value.type))
+        return value if inside is None else select(inside, value, Lit(0.0, value.type))
+
+    # -- after the loop
+
+    def end(self, code: Code) -> None:
+        """The rows' scalars, where the group's results find them."""
+        if not self.statistics.folds:
+            return
+        barrier = NamedBarrier(div(TID, GROUP), GROUP)
+        code.emit(barrier)  # the last tile's results have been made
+        self.statistics.finish(
+            code, 2 * self.c.fragments, QUAD, lambda i: self._row(div(i, 2), mod(i, 2)), lambda line: None
+        )
+        code.emit(barrier)
+
+    # -- the products
 
     def of(self, part: int, i: int, step: int) -> tuple[X, X, X, X] | None:
         """The registers of a part's fragment i for the step's product; None for a part that lies in shared memory."""

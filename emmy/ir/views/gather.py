@@ -12,6 +12,7 @@ from typing import Final
 from emmy.ir.loop import Ax, Expr, Fold, Load
 from emmy.ir.views.access import run_side
 from emmy.ir.views.contraction_view import ContractionView
+from emmy.ir.views.converted import left_of
 from emmy.ir.views.product import Part, outside_folds, top_folds
 
 # kinds of folds whose partial results combine, with the operation that does so and its neutral element
@@ -59,16 +60,19 @@ def gathered(
 
 
 def passing(view: ContractionView) -> list[Fold]:
-    """The row scalars of the results that the left factor's tiles give, where they are staged as they lie in memory.
+    """The row scalars of the results that the left factor's tiles give to Hopper's consumers.
 
-    A tile's rows must run along the summed axis: who reads a row reads what belongs to one scalar.
+    Where they lie as the product takes them, a tile's rows must run along the summed axis: who reads a row reads what
+    belongs to one scalar.  A factor that consumers compute shows each of them its own rows' elements, however they lie;
+    what the factor itself needs is computed before.
     """
-    if len(view.parts_a) != 1 or view.parts_a[0].plain is None:
+    left = left_of(view) if view.factor is not None else "no tensor cores"
+    if len(view.parts_a) != 1 or isinstance(left, str):
         return []
     part = view.parts_a[0]
-    if run_side(part, view.body, view.m, view.k) != "k":
+    if not left.computed and (part.plain is None or run_side(part, view.body, view.m, view.k) != "k"):
         return []
-    return gathered(ordered(view.scalars_m), part, view.m, view.k)
+    return gathered(ordered(view.scalars_m), part, view.m, view.k, part.scalars)
 
 
 __all__ = ["COMBINE", "gathered", "ordered", "passing"]
