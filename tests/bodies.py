@@ -62,6 +62,35 @@ def linear(m: Extent, n: Extent, k: Extent, dtype: str = "bf16", bias: bool = Fa
     return body([Out((*lead, i, j), (*lead, i, j), value, out)], slots)
 
 
+def picked_linear(batch: Extent, m: Extent, n: Extent, k: Extent, dtype: str = "bf16", trans_b: bool = True,
+                  many: int = 12, wrap: bool = False) -> Body:  # fmt: skip
+    """out[b, m, n] = A[b, m, k] * B[e[b], n, k]: the weight of a batch is data; `wrap` counts negative ones from the
+    end.  `trans_b` stores B as [n, k]."""
+    (b,) = axes(batch, name="b")
+    i, j = axes(m, n)
+    r = ax("r", extent(k))
+    picked = load(2, (b,), "i64")
+    if wrap:
+        picked = scalar("where", scalar("lt", picked, const(0)), iadd(picked, const(many)), picked)
+    index, shape = ((j, r), (j.extent, r.extent)) if trans_b else ((r, j), (r.extent, j.extent))
+    value = fold("sum", r, scalar("mul", load(0, (b, i, r), dtype), load(1, (picked, *index), dtype)), dtype)
+    slots = [
+        Tensor(dtype, (b.extent, i.extent, r.extent)), Tensor(dtype, (const(many), *shape)),
+        Tensor("i64", (b.extent,)),
+    ]  # fmt: skip
+    return body([Out((b, i, j), (b, i, j), value, Tensor(dtype, (b.extent, i.extent, j.extent)))], slots)
+
+
+def picked_rows(m: Extent, n: Extent, k: Extent, dtype: str = "bf16", many: int = 12) -> Body:
+    """out[m, n] = A[e[m], k] * B[n, k]: which rows are multiplied is data."""
+    i, j = axes(m, n)
+    r = ax("r", extent(k))
+    left = load(0, (load(2, (i,), "i64"), r), dtype)
+    value = fold("sum", r, scalar("mul", left, load(1, (j, r), dtype)), dtype)
+    slots = [Tensor(dtype, (const(many), r.extent)), Tensor(dtype, (j.extent, r.extent)), Tensor("i64", (i.extent,))]
+    return body([Out((i, j), (i, j), value, Tensor(dtype, (i.extent, j.extent)))], slots)
+
+
 def matvec(n: Extent, k: Extent, dtype: str = "bf16") -> Body:
     return linear(1, n, k, dtype)
 

@@ -3,8 +3,9 @@
 Groups: the families map, turn, row, scan, plain, tile (`tile_ahead`: its fragments read a step ahead; `tile_coop`: its
 sums shared by groups of threads; `tile_parts`: by blocks), mma (`mma_boxes`: its operands brought by TMA; `mma_parts`:
 its sums shared by blocks) and wgmma (`wgmma_computed`: left factors computed by the consumers; `wgmma_eighth`: factors
-of 8 bits), attention on threads and on tensor cores, and the two launches of a split reduction (`partial` and
-`finish`), which are scheduled like any other body.
+of 8 bits), contractions whose matrix or row is data (`picked`, and `picked_copies` by cp.async), attention on threads
+and on tensor cores, and the two launches of a split reduction (`partial` and `finish`), which are scheduled like any
+other body.
 """
 
 from __future__ import annotations
@@ -282,6 +283,23 @@ def boxed_cases() -> list[Case]:
     ]
 
 
+def picked_cases() -> list[Case]:
+    """Which matrix, or which row, is multiplied is data."""
+    return [
+        one("matrices 33x40x72", B.picked_linear(3, 33, 40, 72), True),
+        one("matrices as they lie", B.picked_linear(2, 24, 40, 72, trans_b=False), True),
+        one("matrices, f16, ragged", B.picked_linear(5, 17, 33, 45, "f16")),
+        one("matrices, f32", B.picked_linear(3, 9, 40, 36, "f32"), True),
+        one("matrices, f32, as they lie", B.picked_linear(3, 20, 24, 33, "f32", trans_b=False)),
+        one("matrices by index from the end", B.picked_linear(2, 24, 32, 64, wrap=True)),
+        one("one row a matrix", B.picked_linear(7, 1, 40, 72, trans_b=False)),
+        one("rows 33x40x72", B.picked_rows(33, 40, 72), True),
+        one("rows, f16, ragged", B.picked_rows(40, 33, 45, "f16")),
+        one("rows, f32", B.picked_rows(20, 24, 36, "f32")),
+        one("matrices by name", B.picked_linear(S, 24, 40, 72), s=3),
+    ]
+
+
 def computed_cases() -> list[Case]:
     """Bodies one of whose factors is computed on load; others have no rows in the group of computed left factors."""
     return [
@@ -441,6 +459,8 @@ GROUPS: Final[dict[str, Group]] = {
     "mma": Group(contraction_cases, lambda s: _mma(s) and s.row.stage.where != "smem-tma"),
     "mma_boxes": Group(boxed_cases, lambda s: _mma(s) and s.row.stage.where == "smem-tma"),
     "mma_parts": Group(parts_cases, lambda s: s.family == "mma" and s.row.reduce.parts > 1),
+    "picked": Group(picked_cases, lambda s: s.family in ("mma", "tile", "row")),
+    "picked_copies": Group(picked_cases, lambda s: s.family == "mma" and s.row.stage.where == "smem-async"),
     "wgmma": Group(contraction_cases, lambda s: s.family == "wgmma" and not s.row.stage.registers),
     "wgmma_eighth": Group(eighth_cases, _family("wgmma")),
     "wgmma_computed": Group(computed_cases, lambda s: s.family == "wgmma" and s.row.stage.registers),

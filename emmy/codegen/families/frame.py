@@ -8,7 +8,7 @@ from emmy.codegen.expr import Code, add, convert, div, i32, lt, mod, mul, select
 from emmy.codegen.scalar import Scalars, Scope
 from emmy.ir.kernel import Buffer, Kernel, Lit, Place, Ring, TensorMap, Var, X
 from emmy.ir.loop import Ax, Body, Const, Expr, Load, Op, Size
-from emmy.ir.views.affine import Affine, affine
+from emmy.ir.views.affine import Affine, affine, gathered_form
 from emmy.ir.views.product import unconditional
 
 Env = Mapping[Ax, X]
@@ -77,6 +77,12 @@ class Frame:
     def form(self, load: Load) -> Affine | None:
         return affine(load, self.body.slots[load.slot])
 
+    def gathered(self, load: Load) -> Affine:
+        """The offset of a load that lies in whole chunks (`gathered_load`, `async_copy`)."""
+        form = gathered_form(load, self.body.slots[load.slot], ())
+        assert form is not None
+        return form
+
     def offset(self, form: Affine, env: Env, slot: int, axes: Sequence[Ax] | None = None, base: bool = True) -> X:
         """The part of an element offset that some axes (all where None) make; with `base`, the constant too."""
         type = "i64" if self.wide(slot) else "i32"
@@ -84,6 +90,15 @@ class Frame:
         for a, s in form.strides:
             if axes is None or a in axes:
                 total = add(total, mul(convert(env[a], type), convert(self.count(s), type)))
+        return total
+
+    def data(self, code: Code, form: Affine, env: Env, slot: int) -> X:
+        """The part of an element offset that values make which are read."""
+        type = "i64" if self.wide(slot) else "i32"
+        total: X = Lit(0, type)
+        for value, s in form.data:
+            read = convert(self.value(code, value, env, {}), type)
+            total = add(total, mul(read, convert(self.count(s), type)))
         return total
 
     def readable(self, node: Load, root: Expr) -> bool:

@@ -38,8 +38,8 @@ from emmy.codegen.families.statistics import Statistics
 from emmy.ir.dtype import DTYPES, register
 from emmy.ir.kernel import AsyncCopy, Buffer, Elem, Layout, Lit, LoadVector, StoreVector, Var, X
 from emmy.ir.loop import Ax, Expr, Load
-from emmy.ir.views.access import Side, vector_load, whole_chunks
-from emmy.ir.views.affine import Affine, affine, merged_stride
+from emmy.ir.views.access import Side, gathered_load, whole_chunks
+from emmy.ir.views.affine import Affine, merged_stride
 from emmy.ir.views.product import Part, outside_folds
 
 Rows = Callable[[Code, X], Known]
@@ -157,16 +157,15 @@ class Stager:
             return
         for node in self.t.part.loads:
             # a load that a condition guards is read where the condition holds only
-            if vector_load(node, self.f.body, run, self.chunk) and self.f.readable(node, self.t.part.value):
+            if gathered_load(node, self.f.body, run, self.chunk) and self.f.readable(node, self.t.part.value):
                 array = code.declare(f"{self.t.name}_raw", node.dtype, count=self.rounds * self.chunk)
                 self.raw[node] = (array, DTYPES[node.dtype].bytes * self.chunk)
 
     def _setup_async(self, code: Code) -> None:
         """The offset that stays while k advances: of round 0 where rounds lie a constant apart, else of each."""
-        node = self.t.part.plain
+        node = self.t.part.single
         assert node is not None
-        form = self.f.form(node)
-        assert form is not None
+        form = self.f.gathered(node)
         type = "i64" if self.f.wide(node.slot) else "i32"
         self.apart = self._apart(form)
         count = self.rounds if self.apart is None else 1
@@ -176,7 +175,8 @@ class Stager:
             line, first, _ = self._where(i)
             own, _ = self._indices(line, first, i32(0))
             env = {**self.batch, **self.f.decode(own, self.t.own)}
-            c.assign(elem(self.rows, i), self.f.offset(form, env, node.slot, rest))
+            picked = self.f.data(c, form, self.batch, node.slot)
+            c.assign(elem(self.rows, i), add(self.f.offset(form, env, node.slot, rest), picked))
 
     def _apart(self, form: Affine) -> int | None:
         """Elements of the operand between a thread's chunks of two rounds, where that is one number."""
@@ -224,17 +224,16 @@ class Stager:
 
     def _along(self, k: X, type: str) -> X:
         """The part of the plain operand's offset that the summed index makes."""
-        node = self.t.part.plain
+        node = self.t.part.single
         assert node is not None
-        form = self.f.form(node)
-        assert form is not None
+        form = self.f.gathered(node)
         stride = merged_stride(form, self.t.k)
         if stride is not None:
             return mul(convert(k, type), convert(self.f.count(stride), type))
         return self.f.offset(form, self.f.decode(k, self.t.k), node.slot, self.t.k, base=False)
 
     def _copy(self, code: Code, slot: X, k0: X, i: X, more: X | None) -> None:
-        node = self.t.part.plain
+        node = self.t.part.single
         assert node is not None and self.rows is not None
         line, first, guard = self._where(i)
         own, k = self._indices(line, first, k0)
@@ -274,9 +273,9 @@ class Stager:
                 own, k = self._start(line, first, k0)
                 env = self._env(own, k)
                 for node, (array, bytes) in self.raw.items():
-                    form = affine(node, self.f.body.slots[node.slot])
-                    assert form is not None
-                    start = c.let(f"{self.t.name}_at", self.f.offset(form, env, node.slot))
+                    form = self.f.gathered(node)
+                    picked = self.f.data(c, form, env, node.slot)
+                    start = c.let(f"{self.t.name}_at", add(self.f.offset(form, env, node.slot), picked))
                     piece = self.chunk if bytes <= 16 else self.chunk * 16 // bytes
                     for p in range(0, self.chunk, piece):
                         place = self.f.at(node.slot, add(start, p))
@@ -284,7 +283,7 @@ class Stager:
 
     def gather(self, code: Code, slot: X, k0: X) -> None:
         """Show the statistics this thread's chunks of a tile that came past the registers."""
-        node = self.t.part.plain
+        node = self.t.part.single
         if self.statistics is None or self.t.transport == "sync":
             return
         assert node is not None

@@ -14,7 +14,7 @@ from emmy.ir.evaluate import integer
 from emmy.ir.loop import Ax, Body
 from emmy.ir.schedule import Raster, Reduce, Row, Stage, Tile, Work
 from emmy.ir.target import Target
-from emmy.ir.views.access import along_sum, async_copy, run_side, size_of, vector_load, whole_chunks
+from emmy.ir.views.access import along_sum, async_copy, gathered_load, run_side, size_of, whole_chunks
 from emmy.ir.views.box import Box, part_box
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
 
@@ -219,6 +219,7 @@ def _copied(body: Body, type: str) -> int:
     for part, own in _parts(view):
         run = view.k if run_side(part, body, own, view.k) == "k" else own
         for node in part.loads:
-            if run[-1] in node.free and not (whole_chunks(run, chunk) and vector_load(node, body, run, chunk)):
+            moves = whole_chunks(run, chunk) and gathered_load(node, body, run, chunk) is not None
+            if run[-1] in node.free and not moves:
                 narrowest = min(narrowest, dtype(node.dtype).bytes)
     return narrowest

@@ -15,10 +15,14 @@ from emmy.ir.loop import Ax, Expr, Load, Tensor, const
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """`offset = base + sum of axis * stride` in elements; strides mention no axis."""
+    """`offset = base + sum of axis * stride` in elements; strides mention no axis.
+
+    `data`: further terms, values that are read (an index tensor's, say) times strides; see `gathered_form`.
+    """
 
     base: Expr
     strides: tuple[tuple[Ax, Expr], ...]
+    data: tuple[tuple[Expr, Expr], ...] = ()
 
     def stride(self, axis: Ax) -> Expr:
         return dict(self.strides).get(axis, const(0))
@@ -37,18 +41,36 @@ def affine(node: Load, tensor: Tensor) -> Affine | None:
     return offset_form(node.index, tensor.shape)
 
 
-def offset_form(index: tuple[Expr, ...], shape: tuple[Expr, ...]) -> Affine | None:
-    """The row-major offset of an index as an affine form of axes, None when it is anything else."""
+def gathered_form(node: Load, tensor: Tensor, still: Iterable[Ax]) -> Affine | None:
+    """The same where whole values in the index (data, say) may stand for axes, if they depend on none of `still`.
+
+    Along `still` the operand then lies as it would without them.
+    """
+    form = offset_form(node.index, tensor.shape, data=True)
+    moving = set(still)
+    return None if form is None or any(v.free & moving for v, _ in form.data) else form
+
+
+def offset_form(index: tuple[Expr, ...], shape: tuple[Expr, ...], data: bool = False) -> Affine | None:
+    """The row-major offset of an index as an affine form of axes, None when it is anything else.
+
+    With `data` a value that is no axis, size or number may be a factor as axes are.
+    """
     strides: dict[Ax, Linear] = {}
+    values: dict[Expr, Linear] = {}
     base: Linear = {}
     for monomial, c in terms_of(offset(index, shape)).items():
         axes = [f for f in monomial if isinstance(f, Ax)]
-        rest = tuple(f for f in monomial if not isinstance(f, Ax))
-        if len(axes) > 1 or any(f.free or f.children for f in rest):
+        read = [f for f in monomial if not isinstance(f, Ax) and (f.free or f.children)]
+        rest = tuple(f for f in monomial if not isinstance(f, Ax) and f not in read)
+        if len(axes) + len(read) > 1 or (read and not data):
             return None
-        into = strides.setdefault(axes[0], {}) if axes else base
+        into = strides.setdefault(axes[0], {}) if axes else values.setdefault(read[0], {}) if read else base
         into[rest] = into.get(rest, 0) + c
-    return Affine(from_terms(base), tuple((a, from_terms(t)) for a, t in strides.items()))
+    return Affine(
+        from_terms(base), tuple((a, from_terms(t)) for a, t in strides.items()),
+        tuple((v, from_terms(t)) for v, t in values.items()),
+    )  # fmt: skip
 
 
 def merged_stride(form: Affine, axes: Sequence[Ax]) -> Expr | None:
@@ -72,4 +94,6 @@ def chunked(form: Affine, axis: Ax, chunk: int, others: Iterable[Ax]) -> bool:
     """True when runs of `chunk` elements along `axis`, starting at its multiples, are contiguous and aligned."""
     if form.stride(axis) is not const(1) or not divides(chunk, axis.extent) or not divides(chunk, form.base):
         return False
-    return all(divides(chunk, form.stride(a)) for a in others if a is not axis)
+    return all(divides(chunk, s) for _, s in form.data) and all(
+        divides(chunk, form.stride(a)) for a in others if a is not axis
+    )

@@ -49,6 +49,11 @@ class Part:
         return self.value if isinstance(self.value, Load) and not has_load(self.value.index) else None
 
     @cached_property
+    def single(self) -> Load | None:
+        """The one load that the part is, when it has no arithmetic; what it reads may be gathered."""
+        return self.value if isinstance(self.value, Load) else None
+
+    @cached_property
     def in_eighths(self) -> bool:
         """True when every value of the part is an 8-bit float."""
         return unwidened(self.value) is not None
