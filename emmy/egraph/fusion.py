@@ -15,7 +15,7 @@ from emmy.egraph.anchors import Anchors
 from emmy.egraph.egg import Egg
 from emmy.egraph.loop import LoopGraph
 from emmy.egraph.numbering import Numbering, Prim
-from emmy.ir.counts import apart, contractions, recomputation, reductions
+from emmy.ir.counts import apart, contractions, recomputation, reductions, steering, written
 from emmy.ir.lift import lift, update
 from emmy.ir.loop import Body
 from emmy.ir.normal import beside, compose, reslot
@@ -186,12 +186,14 @@ class Fusion:
         for slot, x in enumerate(launch.operands):
             f["reads"].append((launch.id, slot, x))
             f["recomputes"].append((launch.id, slot, recomputation(best, slot, self.sizes)))
+            f["steers"].append((launch.id, slot, int(steering(best, slot))))
             others = max((order[y] for i, y in enumerate(launch.operands) if i != slot), default=-1)
             f["others-at"].append((launch.id, slot, others))
         # a value that is computed once, when the plan is built, is never computed again in a launch; partial results
         # computed where they are finished are the whole reduction
         if launch.base and launch.results[0] not in self.anchors.folded | self.anchors.partial:
             f["makes"].append((launch.results[0], launch.id, n))
+            f["reduced-in"].append((launch.id, reductions(best)))
             if not n and launch.operands:
                 highest = max(order[x] for x in launch.operands)
                 f["spans"].append((launch.id, launch.results[0], self._space(launch.body), highest))
@@ -234,6 +236,7 @@ class Fusion:
             drafts += [self._compose(*request) for request in requests]
             rows = [self._counts(first + k, drafts[first + k], request) for k, request in enumerate(requests)]
             self.egg.facts("composed", rows)
+            self.egg.facts("written", [(first + k, written(d.body)) for k, d in enumerate(drafts[first:])])
             self.egg.run("fuse")
             frozen = self.egg.freeze()
             admitted = sorted(q for (q,) in frozen.rows("admit") if q >= first)

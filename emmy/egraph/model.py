@@ -32,6 +32,8 @@ BOUNDS: Final = {
     "MAX_REDUCTIONS": 6,
     "MAX_WIDE": 1,
     "MAX_RECOMPUTE": 64,
+    # of what models of today make the longest has 2,500 nodes; index arithmetic inlined into itself doubles each time
+    "MAX_WRITTEN": 6000,
     **SPLIT_BOUNDS,
 }
 

@@ -32,6 +32,30 @@ def extent(e: Expr, sizes: Mapping[str, int]) -> int:
     return 1 if hi is None else hi
 
 
+def written(body: Body) -> int:
+    """Nodes of the body as a tree, as its text has them: a shared node counts at each use."""
+    size: dict[Expr, int] = {}
+    for n in body.nodes:  # operands before what reads them
+        size[n] = 1 + sum(size[c] for c in n.children)
+    return sum(size[o.value] for o in body.outs)
+
+
+def steering(body: Body, slot: int) -> bool:
+    """True when the operand only says which elements of other operands are read."""
+    seen: set[Expr] = set()
+    stack: list[Expr] = [o.value for o in body.outs]
+    while stack:
+        n = stack.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        if not isinstance(n, Load):
+            stack += n.children
+        elif n.slot == slot:
+            return False
+    return True
+
+
 def contractions(body: Body) -> int:
     """Sums of products that came from a contraction (nested sums of one count once), and attention's value sums."""
     inner = {n.body for n in body.nodes if isinstance(n, Fold) and n.operand}

@@ -79,6 +79,7 @@ def pair(
         "at": [(10, 10), (20, 20), (30, 30)],
         "reads": [(1, 0, 20)], "makes": [(20, 2, contractions[1])], "inlined": [(1, last)],
         "recomputes": [(1, 0, repeats)], "contractions": [(1, contractions[0])],
+        "steers": [(1, 0, 0)], "reduced-in": [(2, 1)],
     }  # fmt: skip
     return {**facts, **more}
 
@@ -100,9 +101,10 @@ def test_a_value_of_a_row_is_kept_though_folds_read_it_too():
 
 
 def composed(
-    kind: str, contractions: int = 1, reductions: int = 1, wide: int = 0, copies: int = 0, apart: int = 0
-) -> Facts:
-    return {"composed": [(9, kind, contractions, reductions, wide, copies, apart)]}
+    kind: str, contractions: int = 1, reductions: int = 1, wide: int = 0, copies: int = 0, apart: int = 0,
+    written: int = BOUNDS["MAX_WRITTEN"],
+) -> Facts:  # fmt: skip
+    return {"composed": [(9, kind, contractions, reductions, wide, copies, apart)], "written": [(9, written)]}
 
 
 GROW: Facts = {"opens": [(1, 0, 20)], "lifted": [(20, 2)]}
@@ -110,6 +112,7 @@ FUSE, KEEP, GROWN = (1, 0, 2, "fuse"), (1, 0, 2, "keep"), (1, 0, 2, "grow")
 MOST, INLINED = BOUNDS["MAX_CONTRACTIONS"], BOUNDS["MAX_CONTRACTIONS_INLINED"]
 RELAXED: Facts = {"relaxed": [(0,)]}
 
+REDUCED = "an index that is reduced is stored: it would be reduced again for every element that it leads to"
 STRANDED = "the value in the middle has another reader: it is kept or recomputed, never lost"
 
 # rule -> (facts in which it fires, the row that it adds, facts in which it must not)
@@ -123,6 +126,7 @@ FUSES: dict[str, tuple[Facts, str, tuple[object, ...], tuple[Facts, ...]]] = {
             pair(contractions=(1, 1), repeats=2),
             pair(contractions=(INLINED, 1)),
             pair(makes=[(10, 2, 0)]),  # nothing makes what is read
+            pair(steers=[(1, 0, 1)]),  # an index that is reduced
         ),
     ),
     "fuse-relaxed": (
@@ -135,6 +139,7 @@ FUSES: dict[str, tuple[Facts, str, tuple[object, ...], tuple[Facts, ...]]] = {
             pair(single=[(1,)], **{"others-at": [(1, 0, 10)]}),  # nobody else reads the value
             keepable(other=25),  # a kept value would be made after what the launch reads
             keepable(single=[]),
+            keepable(steers=[(1, 0, 1)]),
             keepable(repeats=2),  # beside a contraction each tile would make the value again
             keepable(repeats=2, contractions=(0, 1)),
             keepable(repeats=BOUNDS["MAX_RECOMPUTE"] + 1, contractions=(0, 0)),
@@ -150,6 +155,11 @@ FUSES: dict[str, tuple[Facts, str, tuple[object, ...], tuple[Facts, ...]]] = {
         pair(repeats=BOUNDS["MAX_RECOMPUTE"] + 1), "refused",
         ("fuse", 1, 0, 2, "a value would be recomputed too often"),
         (pair(repeats=BOUNDS["MAX_RECOMPUTE"]),),
+    ),
+    "refuse-reduced-index": (
+        pair(steers=[(1, 0, 1)]), "refused",
+        ("fuse", 1, 0, 2, REDUCED),
+        (pair(), pair(**{"steers": [(1, 0, 1)], "reduced-in": [(2, 0)]})),
     ),
     "refuse-contractions": (
         pair(contractions=(INLINED, 1)), "refused", ("fuse", 1, 0, 2, "too many contractions in one launch"),
@@ -169,6 +179,7 @@ FUSES: dict[str, tuple[Facts, str, tuple[object, ...], tuple[Facts, ...]]] = {
         (
             composed("fuse", MOST + 1), composed("keep", 1, BOUNDS["MAX_REDUCTIONS"] + 1),
             composed("fuse", 1, 1, BOUNDS["MAX_WIDE"] + 1), composed("fuse", copies=1),
+            composed("fuse", written=BOUNDS["MAX_WRITTEN"] + 1),
         ),
     ),
     "decline-contractions": (
@@ -187,6 +198,11 @@ FUSES: dict[str, tuple[Facts, str, tuple[object, ...], tuple[Facts, ...]]] = {
         composed("fuse", contractions=2, apart=1), "declined",
         (9, "two contractions that share nothing would run one after the other"),
         (composed("fuse", contractions=2), composed("grow", contractions=2, apart=1)),
+    ),
+    "decline-long": (
+        composed("fuse", written=BOUNDS["MAX_WRITTEN"] + 1), "declined",
+        (9, "the launch would be too long to write down"),
+        (composed("fuse"), composed("grow", written=BOUNDS["MAX_WRITTEN"] + 1)),
     ),
     "decline-copies": (
         composed("grow", copies=1), "declined", (9, "one value would be read from two tensors"),
