@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import torch
@@ -50,6 +51,7 @@ def run_node(
             raise UnsupportedError(f"{node.op} of widened values: their bits are others", "give the types as stored")
         tensors, widen = [t.to(TORCH[s]) for t, s in zip(tensors, stored, strict=True)], None
     op = operation(node.op)
+    call: Callable[..., Any] = WIDENED.get(node.op, op) if widen is not None else op
     values = iter(tensors)
     args = [_value(a, values, sizes, widen) for a in node.args]
     kwargs = {k: _value(v, values, sizes, widen) for k, v in node.kwargs}
@@ -59,9 +61,38 @@ def run_node(
     if widen is not None:
         _widen_defaults(node, names, kwargs, widen, bool(tensors))
     with torch.no_grad():
-        result = op(*args, **kwargs)
+        result = call(*args, **kwargs)
     found = (result,) if isinstance(result, torch.Tensor) else tuple(r for r in result if isinstance(r, torch.Tensor))
     return tuple(r.contiguous() for r in found)
+
+
+def grouped_product(
+    x: torch.Tensor, w: torch.Tensor, offs: torch.Tensor | None = None, bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """`aten._grouped_mm` of any floating type, group by group; what no group holds is zero.
+
+    Ragged are the rows of x (x 2-d, w 3-d), the columns of w (3-d, 2-d), what is summed (both 2-d), or nothing.
+    """
+    if offs is None:
+        return torch.bmm(x, w)
+    bounds = [0, *offs.tolist()]
+    parts = [slice(a, b) for a, b in pairwise(bounds)]
+    if x.dim() == 2 and w.dim() == 2:
+        return torch.stack([x[:, p] @ w[p] for p in parts])
+    if x.dim() == 2:
+        out = x.new_zeros(x.shape[0], w.shape[-1])
+        for e, p in enumerate(parts):
+            out[p] = x[p] @ w[e]
+        return out
+    out = x.new_zeros(x.shape[1], w.shape[-1])
+    for e, p in enumerate(parts):
+        out[:, p] = x[e] @ w[:, p]
+    return out
+
+
+# What stands for operations that PyTorch does not have in float64.
+WIDENED: Final[Mapping[str, Callable[..., torch.Tensor]]] = {"aten._grouped_mm.default": grouped_product}
 
 
 def _value(arg: object, values: Iterator[torch.Tensor], sizes: Mapping[str, int], widen: torch.dtype | None) -> Any:

@@ -42,7 +42,8 @@ def translate(graph: Graph, fallback: bool = True, handlers: Mapping[str, Handle
 def _node(t: Terms, node: Node, values: Mapping[str, int], handlers: Mapping[str, Handler]) -> tuple[int, ...] | str:
     """Terms of the node's results, or why there are none."""
     namespace, _, rest = node.op.partition(".")
-    handler = handlers.get(rest.split(".")[0]) if namespace == "aten" else None
+    base = rest.split(".")[0]
+    handler = handlers.get(base if namespace == "aten" else f"{namespace}.{base}")
     if handler is None:
         return "no rule for this operation"
     call = Call(node, _resolve(node.args, values), {k: _resolve(v, values) for k, v in node.kwargs})

@@ -23,7 +23,7 @@ from emmy.frontend.translate.elementwise import ELEMENTWISE
 from emmy.frontend.translate.layout import reshape
 from emmy.ir.dtype import is_float
 from emmy.ir.loop import const
-from emmy.ir.tensor import Terms
+from emmy.ir.tensor import Terms, coordinates
 
 Fold = Callable[[Terms, int, tuple[int, ...]], int]
 
@@ -263,13 +263,30 @@ def softmax(kind: str) -> Handler:
     return handler
 
 
+def histc(t: Terms, c: Call) -> int:
+    """How many elements lie in each of equal parts of min … max, whose last part has its end; others count nowhere."""
+    bins, low, high = int(c.get(1, "bins", 100)), c.get(2, "min", 0), c.get(3, "max", 0)
+    if low == high:
+        raise Decline("bounds that the data give")
+    x = wide(t, c.get(0, "self"))
+    n = numel(t.shape(x))
+    x = reshape(t, x, (const(1), n))
+    steps = t.bin("mul", t.bin("sub", x, t.full(float(low))), t.full(float(bins)))
+    part = t.un("floor", t.bin("div", steps, t.full(float(high - low))))
+    part = t.bin("min", part, t.full(float(bins - 1)))
+    inside = t.bin("and", t.bin("le", t.full(float(low)), x), t.bin("le", x, t.full(float(high))))
+    b, _ = coordinates((const(bins), const(1)))
+    hit = t.bin("and", inside, t.bin("eq", part, t.cast(t.iota(b, (const(bins), const(1))), "f32")))
+    return stored(t, t.reduce("sum", t.cast(hit, "f32"), (1,)), c.dtype)
+
+
 REDUCTION: Final[dict[str, Handler]] = {
     "sum": accumulate("sum", 0), "prod": accumulate("prod", 1), "nansum": nansum, "mean": mean, "amax": extreme("max"),
     "amin": extreme("min"), "max": extreme("max"), "min": extreme("min"), "aminmax": aminmax,
     "argmax": arg_extreme("max"), "argmin": arg_extreme("min"), "any": truth("or"), "all": truth("and"),
     "count_nonzero": count_nonzero, "var": var, "std": std, "var_mean": with_mean(False), "std_mean": with_mean(True),
     "logsumexp": logsumexp, "special_logsumexp": logsumexp, "norm": norm, "linalg_vector_norm": norm,
-    "linalg_norm": norm, "linalg_matrix_norm": norm, "cumsum": scan("sum"), "cumprod": scan("prod"),
+    "linalg_norm": norm, "linalg_matrix_norm": norm, "histc": histc, "cumsum": scan("sum"), "cumprod": scan("prod"),
     "softmax": softmax("Softmax"), "_softmax": softmax("Softmax"), "special_softmax": softmax("Softmax"),
     "log_softmax": softmax("LogSoftmax"), "_log_softmax": softmax("LogSoftmax"),
     "special_log_softmax": softmax("LogSoftmax"), "_safe_softmax": softmax("SafeSoftmax"),

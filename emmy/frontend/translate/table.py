@@ -1,4 +1,5 @@
-"""Which operation is translated by which handler.  Keys are ATen operations without their overload."""
+"""Which operation is translated by which handler.  Keys are ATen operations without their overload;
+of another library with its name before them."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from emmy.frontend.translate.contraction import CONTRACTION
 from emmy.frontend.translate.convolution import CONVOLUTION
 from emmy.frontend.translate.creation import CREATION
 from emmy.frontend.translate.elementwise import ELEMENTWISE
+from emmy.frontend.translate.grouped import GROUPED
 from emmy.frontend.translate.indexing import INDEXING
 from emmy.frontend.translate.interpolation import INTERPOLATION
 from emmy.frontend.translate.joins import JOINS
@@ -23,6 +25,6 @@ from emmy.frontend.translate.reduction import REDUCTION
 from emmy.frontend.translate.scatter import SCATTER
 
 HANDLERS: Final[dict[str, Handler]] = {
-    **ELEMENTWISE, **LOGIC, **ACTIVATION, **CREATION, **LAYOUT, **JOINS, **REDUCTION, **CONTRACTION,
+    **ELEMENTWISE, **LOGIC, **ACTIVATION, **CREATION, **LAYOUT, **JOINS, **REDUCTION, **CONTRACTION, **GROUPED,
     **NORMALIZATION, **ATTENTION, **INDEXING, **SCATTER, **CONVOLUTION, **POOLING, **INTERPOLATION, **LOSS,
 }  # fmt: skip
