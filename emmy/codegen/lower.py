@@ -20,7 +20,7 @@ from emmy.codegen.families.wgmma import lower_wgmma
 from emmy.codegen.scalar import Scalars
 from emmy.ir.build import scalar
 from emmy.ir.kernel import Kernel
-from emmy.ir.loop import Body, const
+from emmy.ir.loop import Body, Const, const
 from emmy.ir.schedule import Row
 from emmy.ir.target import Target
 from emmy.ir.verify.kernel import verify
@@ -60,8 +60,19 @@ def lower(
     if row.raster.persist:
         # a block stays on its SM: no more of them than there are SMs, in whole clusters
         most = target.sms // kernel.cluster[0] * kernel.cluster[0]
-        kernel = replace(kernel, grid=(scalar("min", kernel.grid[0], const(most)), *kernel.grid[1:]))
+        kernel = _staying(kernel, most)
     if target.capability >= EARLY_SINCE:
         kernel = starting_early(kernel)
     verify(kernel, target)
     return kernel
+
+
+def _staying(kernel: Kernel, most: int) -> Kernel:
+    """At most so many blocks; memory of the launch's own is for as many."""
+    grid = scalar("min", kernel.grid[0], const(most))
+    params = kernel.params
+    if isinstance(before := kernel.grid[0], Const):
+        blocks = int(before.value)
+        each = {p: int(p.count.value) // blocks for p in params if isinstance(p.count, Const)}
+        params = tuple(replace(p, count=const(each[p] * min(blocks, most))) if p in each else p for p in params)
+    return replace(kernel, grid=(grid, *kernel.grid[1:]), params=params)

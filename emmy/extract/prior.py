@@ -45,6 +45,7 @@ SM_BYTES_CLOCK: Final = 64.0  # most that one SM draws from memory
 SECTOR_BYTES: Final = 32.0  # least that L2 moves
 SPLIT_SECONDS: Final = 2.0e-6  # a finishing step after the last of several blocks
 CLUSTER_SECONDS: Final = 0.8e-6  # the same among the blocks of a cluster
+STREAMED: Final = 1.06  # time of equal shares of all tiles against whole tiles that fill their waves, an estimate
 FUSED: Final = 0.5  # of counted slots at least: a multiplication and an addition become one instruction
 WARP: Final = 32.0
 SUBCORES: Final = 4.0  # of an SM; each has its own tensor core
@@ -169,6 +170,7 @@ class Columns:
     swapped: Array
     bits: Array
     exchange: Array
+    stream: Array
 
     def of(self, *families: str) -> Mask:
         return np.isin(self.family, families)
@@ -224,9 +226,11 @@ class _Model:
         waves = c.blocks / (t.sms * self.resident)
         # blocks start as others end, so the last wave is rarely a whole one
         self.waves = np.maximum(1.0, 0.5 * (waves + np.ceil(waves)))
+        self.waves = np.where(c.stream == 1.0, np.maximum(1.0, waves), self.waves)
         # the fullest SM's share of the blocks against the average one's
         self.quantized = np.ceil(c.blocks / t.sms) * t.sms / np.maximum(1.0, c.blocks)
         self.quantized = np.where(c.blocks > 8 * t.sms, np.minimum(self.quantized, 1.1), self.quantized)
+        self.quantized = np.where(c.stream == 1.0, STREAMED, self.quantized)
         self.warps = self.spread * np.ceil(threads / WARP)
 
     # ---- how often a value is made ---------------------------------------------------------------------------------
@@ -476,10 +480,11 @@ class _Model:
         begun = np.where(c.persist == 1.0, k.start_clocks / self.waves + k.stay_clocks, k.start_clocks)
         in_cluster = self.is_wgmma & (c.exchange == 0)
         serial = self.waves * (begun + clocks) / t.clock + np.where(
-            c.splits > 1, np.where(in_cluster, CLUSTER_SECONDS, SPLIT_SECONDS), 0.0
+            (c.splits > 1) | (c.exchange > 0), np.where(in_cluster, CLUSTER_SECONDS, SPLIT_SECONDS), 0.0
         )
         # the last block of a tile reads the sums of all
-        serial = serial + 0.5 * c.exchange * c.splits / np.maximum(1.0, c.blocks) / (k.l2_bytes * t.clock)
+        finishing = np.where(c.stream == 1.0, self.active, np.maximum(1.0, c.blocks) / np.maximum(1.0, c.splits))
+        serial = serial + 0.5 * c.exchange / finishing / (k.l2_bytes * t.clock)
         # what the terms cannot tell apart: the row that leaves more of the SM to others
         frugal = 1.0 + 1e-4 * (c.registers / t.registers_thread + c.smem / t.smem_sm + c.block_threads / t.threads_sm)
         # and what is left apart even then, so that no two configs tie

@@ -38,7 +38,8 @@ class KernelConfig:
     cluster read a tile together; `staged` results leave through shared memory; `swapped`: the second factor lies along
     the instruction's rows (wgmma).  `bits` of a factor on tensor cores: half of them, twice the rate.  `exchange`:
     bytes of partial sums that the blocks which share a sum write and read through memory of the launch's own (0 where a
-    cluster or another launch combines them).
+    cluster or another launch combines them).  `stream`: blocks that stay take equal shares of all stages, so that no
+    wave is left unfilled.
     """
 
     family: Family
@@ -68,3 +69,4 @@ class KernelConfig:
     swapped: bool = False
     bits: int = 16
     exchange: int = 0
+    stream: bool = False

@@ -5,7 +5,8 @@
     WORK   workers of a block: `t256`, `t32x16` threads; `w2x2` warps; `+p1` producer warps; `+pp` ping-pong
     TILE   what each worker holds: `f4x8`; `mma_m16n8k16_bf16_f32/f2x4/k4`; `wgmma_m64n256k16_bf16_f32/f2x1/k4`
     REDUCE how a summed axis is divided: `` serial; `coop` across threads; `coop/r2` two accumulators each;
-           `g8` over 8 blocks, finished inside the launch; `g8a` by atomics; `g8k` by a finishing launch
+           `g8` over 8 blocks, finished inside the launch; `g8a` by atomics; `g8k` by a finishing launch; `sk` over
+           blocks that stay, each with an equal share of the stages of all tiles
     STAGE  how operands reach fast memory: `d3/smem-async`, `d4/smem-tma/c2`, `d1/smem`; `reg`; `out`
     RASTER order of blocks: `` row major; `gm8` grouped; `persist`
 
@@ -108,20 +109,28 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """`coop` across the threads of a block with `accumulators` each; `parts` blocks, `finish` `` in launch, a, k."""
+    """`coop` across the threads of a block with `accumulators` each; `parts` blocks, `finish` `` in launch, a, k.
+
+    `stream`: blocks take equal shares of the work, wherever tiles begin.
+    """
 
     coop: bool = False
     accumulators: int = 1
     parts: int = 0
     finish: str = ""
+    stream: bool = False
 
     @property
     def text(self) -> str:
+        if self.stream:
+            return "sk"
         parts = (["coop"] if self.coop else []) + ([f"r{self.accumulators}"] if self.accumulators > 1 else [])
         return "/".join(parts + ([f"g{self.parts}{self.finish}"] if self.parts else []))
 
     @staticmethod
     def parse(text: str) -> Reduce:
+        if text == "sk":
+            return Reduce(stream=True)
         coop, accumulators, parts, finish, order = False, 1, 0, "", 0
         for part in (p for p in text.split("/") if text):
             m = _REDUCE_SPLIT.fullmatch(part)
@@ -132,7 +141,7 @@ class Reduce:
             elif m and order < 3:
                 parts, finish, order = int(m["parts"]), m["finish"], 3
             else:
-                raise _bad("REDUCE", text, "coop, coop/r2, g8, g8a, g8k, coop/g8, or nothing (serial)")
+                raise _bad("REDUCE", text, "coop, coop/r2, g8, g8a, g8k, coop/g8, sk, or nothing (serial)")
         return Reduce(coop, accumulators, parts, finish)
 
 

@@ -5,9 +5,10 @@
 `w8x1`: two consumer warpgroups along m; `w1x8`: along n, so that the instruction's 64 rows lie along n and its columns
 along m (for few rows); `p4`: one producer warpgroup; `+pp`: each consumer warpgroup makes every other tile alone, one
 multiplies while the other stores.  `f2x1`: m64 fragments of a group.  `g4`: the four blocks of a cluster share the
-summed axis and combine their sums in shared memory.  `c2`: the two blocks of a cluster lie along m and share the tiles
-of the right factor, of which each brings a half to both.  `d4/smem-tma/reg`: consumers compute left factors from raw
-tiles and hand them to the instruction in registers.
+summed axis and combine their sums in shared memory; `g8` and more, and `g4a`: blocks do so through a workspace; `sk`:
+blocks that stay take equal shares of the stages of all tiles.  `c2`: the two blocks of a cluster lie along m and share
+the tiles of the right factor, of which each brings a half to both.  `d4/smem-tma/reg`: consumers compute left factors
+from raw tiles and hand them to the instruction in registers.
 """
 
 from __future__ import annotations
@@ -22,12 +23,17 @@ GROUP: Final = 128  # threads of a warpgroup
 FILE: Final = 65536  # registers of an SM
 # consumer warpgroups -> registers a thread of (producer, consumers): all of an SM's, in eights
 REGISTERS: Final = {1: (56, 240), 2: (40, 232), 3: (32, 160)}
+CLUSTER: Final = 4  # blocks at most that share a sum in their shared memory
 BESIDE: Final = 64  # registers a consumer needs beside its sums
 
 
 @dataclass(frozen=True, slots=True)
 class Warpgroups:
-    """`long` and `n` are the instruction's sides: rows of a block on its 64-row side, and its columns."""
+    """`long` and `n` are the instruction's sides: rows of a block on its 64-row side, and its columns.
+
+    `parts` blocks of a cluster share a sum, or `shared` blocks through a workspace (`atomic`: they add to one total);
+    `stream`: blocks share the work, and the sum of a tile where one's share ends in it.
+    """
 
     type: str
     swapped: bool
@@ -43,15 +49,21 @@ class Warpgroups:
     pingpong: bool = False
     cluster: int = 1
     computed: bool = False
+    shared: int = 1
+    atomic: bool = False
+    stream: bool = False
 
     @staticmethod
     def of(row: Row) -> Warpgroups:
-        tile, stage, raster = row.tile, row.stage, row.raster
+        tile, stage, raster, reduce = row.tile, row.stage, row.raster, row.reduce
+        together, atomic = max(1, reduce.parts), reduce.finish == "a"
+        in_cluster = together <= CLUSTER and not atomic
         swapped = row.work.dims[0] == 1
         return Warpgroups(
             tile.factor, swapped, row.work.dims[swapped] // 4, tile.fragment[swapped], tile.shape[1], tile.k,
-            stage.depth, max(1, row.reduce.parts), raster.group, raster.persist, stage.out,
-            row.work.pingpong, max(1, stage.cluster), stage.registers,
+            stage.depth, together if in_cluster else 1, raster.group, raster.persist, stage.out,
+            row.work.pingpong, max(1, stage.cluster), stage.registers, 1 if in_cluster else together, atomic,
+            reduce.stream,
         )  # fmt: skip
 
     @property
@@ -65,7 +77,8 @@ class Warpgroups:
     @property
     def gathers(self) -> bool:
         """Consumers add up row scalars as the left factor's tiles pass: each has its own rows, and all of the sum."""
-        return self.parts == 1 and not self.swapped and not self.pingpong
+        whole = self.parts == 1 and self.shared == 1 and not self.stream
+        return whole and not self.swapped and not self.pingpong
 
     @property
     def block(self) -> int:

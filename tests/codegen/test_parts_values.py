@@ -11,7 +11,7 @@ import pytest
 from emmy.codegen.lower import lower
 from emmy.codegen.simulate import Simulation, simulate
 from emmy.errors import LoweringError
-from emmy.ir.evaluate import evaluate
+from emmy.ir.evaluate import evaluate, integer
 from emmy.ir.kernel import (
     Atomic,
     Bin,
@@ -41,6 +41,8 @@ from tests.simulate.edits import Site, replaced, sites
 CARD = target("sm_90a")
 MMA = "WORK=w2x2,TILE=mma_m16n8k16_{t}_f32/f1x1/k{k},REDUCE={r},STAGE={s},RASTER="
 TILE = "WORK=t8x8,TILE=f2x2/k16,REDUCE={r},STAGE=d2/smem,RASTER="
+WGMMA = "WORK={w}+p4,TILE=wgmma_m64n{n}k16_bf16_f32/f1x1/k4,REDUCE={r},STAGE=d3/smem-tma,RASTER="
+SMALL = replace(CARD, sms=3)  # a card of few multiprocessors, on which few tiles are more than a wave
 KINDS: dict[str, tuple[str, str, Body, dict[str, int]]] = {
     "copies, two parts": (
         "mma",
@@ -78,6 +80,29 @@ KINDS: dict[str, tuple[str, str, Body, dict[str, int]]] = {
     ),
     "one total": ("mma", MMA.format(t="bf16", k=2, r="g4a", s="d3/smem-async"), B.linear(33, 40, 264), {}),
     "one total of two sums": ("mma", MMA.format(t="bf16", k=2, r="g4a", s="d3/smem-async"), B.swiglu(17, 24, 264), {}),
+    "warpgroups": ("wgmma", WGMMA.format(w="w4x1", n=64, r="g8"), B.linear(72, 72, 1024), {}),
+    "warpgroups, one total": ("wgmma", WGMMA.format(w="w8x1", n=64, r="g4a"), B.linear(130, 72, 440), {}),
+    "warpgroups, two sums": ("wgmma", WGMMA.format(w="w4x1", n=32, r="g8"), B.swiglu(17, 24, 1024), {}),
+    "few rows": ("wgmma", WGMMA.format(w="w1x4", n=8, r="g8"), B.linear(5, 72, 1024), {}),
+    "few rows, bias": (
+        "wgmma",
+        WGMMA.format(w="w1x8", n=16, r="g8"),
+        B.linear(16, 136, 1016, bias=True, act=True),
+        {},
+    ),
+    "few rows, one total": ("wgmma", WGMMA.format(w="w1x4", n=16, r="g4a"), B.linear(16, 72, 440), {}),
+    "equal shares": (
+        "wgmma",
+        WGMMA.format(w="w8x1", n=64, r="sk") + "persist",
+        B.linear(512, 72, 256),
+        {},
+    ),
+    "equal shares, odd": (
+        "wgmma",
+        WGMMA.format(w="w4x1", n=64, r="sk") + "gm8/persist",
+        B.linear(1100, 64, 328),
+        {},
+    ),
     "threads": ("tile", TILE.format(r="g3"), B.linear(17, 40, 130, "f32"), {}),
     "threads, one total": ("tile", TILE.format(r="g4a"), B.linear(17, 40, 130, "f32"), {}),
     "threads, two sums": ("tile", TILE.format(r="g2"), B.swiglu(17, 24, 130), {}),
@@ -92,7 +117,7 @@ KINDS: dict[str, tuple[str, str, Body, dict[str, int]]] = {
 
 def kernel_of(kind: str) -> Kernel:
     family, row, body, _ = KINDS[kind]
-    return lower(body, family, Row.parse(row), CARD, "k_test")
+    return lower(body, family, Row.parse(row), SMALL, "k_test")
 
 
 def launched(kernel: Kernel, body: Body, sizes: dict[str, int], seed: int = 0, own: object = None) -> Simulation:
@@ -145,6 +170,25 @@ def test_a_row_scalar_of_which_a_part_sees_a_part_is_computed_before() -> None:
     ]
     gathering = [any(isinstance(s, LoadVector) and s.place.space == "shared" for s in walk(l.body)) for l in loops]
     assert gathering == [False, True]
+
+
+@pytest.mark.parametrize("tiles", range(3, 14))
+@pytest.mark.parametrize("stages", [1, 2, 5])
+def test_equal_shares_cover_every_stage_of_every_tile_once(tiles: int, stages: int) -> None:
+    """Integers: a stage twice or not at all is another value."""
+    body = B.linear(64 * tiles, 16, 64 * stages)
+    row = WGMMA.format(w="w4x1", n=16, r="sk") + "persist"
+    kernel = lower(body, "wgmma", Row.parse(row), SMALL, "k_test")
+    rng = np.random.default_rng(tiles)
+    given = [rng.integers(-3, 4, e.shape).astype(e.dtype) for e in check.operands(body, {})]
+    done = simulate(
+        kernel, SMALL, dict(zip(("x0", "x1"), given, strict=True)), {}, {"y0": 64 * tiles * 16}, count=False
+    )
+    assert not done.findings
+    (expected,) = evaluate(body, given, {})
+    assert np.array_equal(done.outputs["y0"].reshape(expected.shape), expected.astype(done.outputs["y0"].dtype))
+    # memory for as many meetings as there are blocks
+    assert integer(kernel.grid[0], {}) == 3 and len(done.work["arrivals"]) == 3 * 4
 
 
 # ---- what is found -------------------------------------------------------------------------------------------------

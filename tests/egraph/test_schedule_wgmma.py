@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from emmy.egraph.schedule import schedule_rows
-from emmy.ir.loop import Body
+from emmy.ir.loop import Body, size
 from emmy.ir.schedule import Row
 from emmy.ir.target import TARGETS, target
 from emmy.ir.warpgroups import Warpgroups
@@ -63,16 +63,50 @@ def test_columns_that_do_not_run_along_the_sum_come_64_at_a_time() -> None:
         ("wgmma-out", "/out", bodies.linear(4096, 4096, 512)),
         ("wgmma-stay", "persist", bodies.linear(4096, 4096, 512)),
         ("wgmma-few", "w1x4", bodies.linear(16, 4096, 4096)),
-        ("wgmma-parts", "REDUCE=g", bodies.linear(16, 4096, 4096)),
+        ("wgmma-parts", "in a cluster", bodies.linear(16, 4096, 4096)),
+        ("wgmma-shared", "in a workspace", bodies.linear(16, 4096, 4096)),
+        ("wgmma-stream", "REDUCE=sk", bodies.linear(1536, 2560, 512)),
     ],
 )
 def test_holding_a_rule_takes_its_rows(rule: str, part: str, body: Body) -> None:
     full, less = rows(body), rows(body, held=rule)
     assert less < full
     gone = full - less
-    assert gone & with_(full, part)
-    if rule != "wgmma-few":  # others build on these
-        assert gone == with_(full, part)
+    shares = {
+        "in a cluster": {r for r in full if Warpgroups.of(Row.parse(r)).parts > 1},
+        "in a workspace": {r for r in full if Warpgroups.of(Row.parse(r)).shared > 1},
+    }
+    wanted = shares.get(part, with_(full, part))
+    assert gone & wanted
+    if rule not in ("wgmma-few", "wgmma-stay"):  # others build on these
+        assert gone == wanted
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        bodies.linear(512, 512, 4096),  # less than a wave
+        bodies.linear(8192, 8192, 512),  # many waves
+        bodies.linear(1536, 2560, 128),  # two stages
+        bodies.linear(1536, 2560, size("s"), trans_a=True, trans_b=False),  # a sum whose length an input decides
+    ],
+    ids=["few tiles", "many tiles", "short", "by name"],
+)
+def test_equal_shares_are_for_a_wave_and_part_of_another(body: Body) -> None:
+    found = schedule_rows([body], HOPPER, dict.fromkeys(body.sizes, 4096), rulesets()).rows[body.hash]
+    streamed = [s for s in found if s.row.reduce.stream]
+    for s in streamed:
+        over = s.config.blocks % HOPPER.sms
+        assert HOPPER.sms < s.config.blocks <= 4 * HOPPER.sms and 0 < over < 0.9 * HOPPER.sms, s.row.text
+        assert s.row.raster.persist and not s.row.stage.out
+    if body.sizes or body == bodies.linear(1536, 2560, 128):
+        assert not streamed
+
+
+def test_a_sum_is_shared_in_a_cluster_up_to_four_blocks_and_through_a_workspace_beyond() -> None:
+    found = [Row.parse(r) for r in rows(bodies.linear(16, 4096, 8192)) if "REDUCE=g" in r]
+    assert {r.reduce.text for r in found} == {"g2", "g4", "g4a", "g8", "g8a", "g16", "g16a"}
+    assert all((Warpgroups.of(r).shared > 1) == (r.reduce.parts > 4 or r.reduce.finish == "a") for r in found)
 
 
 def test_every_block_of_a_divided_sum_has_a_stage() -> None:

@@ -98,6 +98,29 @@ def test_parts_have_the_value_of_the_whole_and_repeat(
         made.close()
 
 
+@pytest.mark.parametrize(("m", "n", "k"), [(1536, 2560, 512), (2300, 1160, 1032), (2048, 1544, 264)])
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_equal_shares_of_all_stages_have_the_value_of_the_whole_and_repeat(
+    m: int, n: int, k: int, dtype: str, card: Target, cache: CubinCache
+) -> None:
+    body, (x, w) = B.linear(m, n, k, dtype), operands(m, n, k, dtype)
+    legal = schedule_rows([body], card, {}, rulesets()).rows[body.hash]
+    rows = [r for r in legal if r.row.reduce.stream]
+    if card.capability != 90:
+        assert not rows
+        pytest.skip("only Hopper multiplies by warpgroups")
+    for row in rows[:: max(1, len(rows) // 6)]:
+        made = module(body, row, card, cache, chain=2)
+        bits = set()
+        for _ in range(10):
+            for y in made(x, w):
+                assert isinstance(y, Tensor)
+                assert_right(y, x, w)
+                bits.add(y.cpu().view(torch.uint8).numpy().tobytes())
+        assert len(bits) == 1, row.row.text
+        made.close()
+
+
 @pytest.mark.parametrize("finish", FINISHES)
 @pytest.mark.parametrize("graph", [True, False])
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])

@@ -17,6 +17,7 @@ tiles = st.builds(Tile, st.sampled_from(INSTRUCTIONS), st.one_of(st.just(()), di
 reduces = st.one_of(
     st.builds(Reduce, st.booleans(), st.integers(1, 8), st.just(0), st.just("")),
     st.builds(Reduce, st.booleans(), st.integers(1, 8), small, st.sampled_from(["", "a", "k"])),
+    st.just(Reduce(stream=True)),
 )
 stages = st.one_of(
     st.builds(Stage, st.just(0), st.just(""), st.just(0), st.booleans(), st.booleans()),

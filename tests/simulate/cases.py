@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from emmy.ir.evaluate import integer
 from emmy.ir.kernel import Kernel
 from emmy.ir.loop import Body, Out, ax, const, fold, load, size
 from emmy.ir.schedule import Scheduled
-from emmy.ir.target import target
+from emmy.ir.target import Target, target
 from tests import bodies as B
 from tests import host_cuda
 from tests.codegen import small as K
@@ -366,6 +366,31 @@ def parts_cases() -> list[Case]:
     ]
 
 
+def long_cases() -> list[Case]:
+    """Sums of sixteen stages and more."""
+    return [
+        one("linear 16x40x1024", B.linear(16, 40, 1024), True),
+        one("linear 72x24x1100 f16", B.linear(72, 24, 1104, "f16"), True),
+        one("linear 1x72x1032", B.linear(1, 72, 1032), True),
+        one("bias, activation, batch, k by n", B.linear(8, 64, 1040, bias=True, batch=2, trans_b=False, act=True)),
+        one("two sums", B.swiglu(17, 24, 1032)),
+        one("row scalars", B.scaled_linear(16, 40, 1024, by="max")),
+        one("symbolic rows", B.linear(S, 48, 1152), True, s=37),
+    ]
+
+
+def stream_cases() -> list[Case]:
+    """Tiles for one to four waves of a card of three multiprocessors."""
+    return [
+        one("linear 256x64x256", B.linear(256, 64, 256), True),
+        one("linear 200x130x328 f16", B.linear(200, 130, 328, "f16"), True),
+        one("bias, activation, k by n", B.linear(260, 72, 264, bias=True, trans_b=False, act=True)),
+        one("batch", B.linear(70, 64, 256, batch=2), True),
+        one("two sums", B.swiglu(250, 72, 256)),
+        one("transposed left", B.linear(256, 64, 264, trans_a=True), True),
+    ]
+
+
 def tile_parts_cases() -> list[Case]:
     odd = ((17, 40, 264), (63, 33, 129), (1, 33, 520), (3, 130, 96))
     return [
@@ -432,6 +457,7 @@ class Group:
 
     cases: Callable[[], list[Case]]
     takes: Callable[[Scheduled], bool]
+    card: Target = CARD
 
 
 def _family(name: str, unit: str = "tw") -> Callable[[Scheduled], bool]:
@@ -462,6 +488,8 @@ GROUPS: Final[dict[str, Group]] = {
     "picked": Group(picked_cases, lambda s: s.family in ("mma", "tile", "row")),
     "picked_copies": Group(picked_cases, lambda s: s.family == "mma" and s.row.stage.where == "smem-async"),
     "wgmma": Group(contraction_cases, lambda s: s.family == "wgmma" and not s.row.stage.registers),
+    "wgmma_parts": Group(long_cases, lambda s: s.family == "wgmma" and s.config.exchange > 0 and not s.config.stream),
+    "wgmma_stream": Group(stream_cases, lambda s: s.config.stream, replace(CARD, sms=3)),
     "wgmma_eighth": Group(eighth_cases, _family("wgmma")),
     "wgmma_computed": Group(computed_cases, lambda s: s.family == "wgmma" and s.row.stage.registers),
     "attention": Group(attention_thread_cases, _family("attention", "t")),
@@ -482,7 +510,8 @@ class Sample:
     @property
     def kernel(self) -> Kernel:
         limits = {n: max(64, v) for n, v in self.case.sizes.items()}
-        return lower(self.case.body, self.scheduled.family, self.scheduled.row, CARD, "k_test", limits=limits)
+        card = GROUPS[self.group].card if self.group in GROUPS else CARD
+        return lower(self.case.body, self.scheduled.family, self.scheduled.row, card, "k_test", limits=limits)
 
     @property
     def label(self) -> str:
@@ -495,7 +524,7 @@ def legal(group: str) -> tuple[tuple[Case, tuple[Scheduled, ...]], ...]:
     cases = GROUPS[group].cases()
     found = []
     for c in cases:  # one by one: rows depend on the values of symbolic sizes
-        rows = schedule_rows([c.body], CARD, c.sizes, RULESETS).rows[c.body.hash]
+        rows = schedule_rows([c.body], GROUPS[group].card, c.sizes, RULESETS).rows[c.body.hash]
         found.append((c, tuple(s for s in rows if GROUPS[group].takes(s))))
     return tuple(found)
 

@@ -15,7 +15,7 @@ from emmy.ir.loop import Body, Out, ax, fold, load
 from tests import bodies as B
 from tests.codegen.hopper_fixture import hopper_gemm
 from tests.simulate import fixtures
-from tests.simulate.cases import CARD, GROUPS, RULESETS, Case, S, one, partial_linear, partial_sum, sampled
+from tests.simulate.cases import GROUPS, RULESETS, Case, S, one, partial_linear, partial_sum, sampled
 
 # Tiles are rings: only with several turns does every statement of them matter.
 LONG: Final = {
@@ -72,6 +72,15 @@ LONG: Final = {
         one("bias, activation", B.linear(16, 40, 520, "f16", bias=True, trans_b=False, act=True)),
         one("two sums", B.swiglu(17, 24, 520)),
         one("scale in the epilogue", B.rms_linear(17, 24, 512)),
+    ),
+    "wgmma_parts": (
+        one("linear 17x24x1040", B.linear(17, 24, 1024), True),
+        one("bias, activation", B.linear(72, 40, 1040, "f16", bias=True, trans_b=False, act=True)),
+        one("two sums", B.swiglu(17, 24, 1032)),
+    ),
+    "wgmma_stream": (
+        one("linear 256x64x328", B.linear(256, 64, 328), True),
+        one("bias, activation", B.linear(260, 72, 264, bias=True, trans_b=False, act=True)),
     ),
     "tile_parts": (
         one("linear 17x40x136 f32", B.linear(17, 40, 136, "f32"), True),
@@ -153,7 +162,8 @@ def _long(group: str, count: int, seed: int) -> list[tuple[Case, Kernel]]:
     made = []
     for n in range(count):
         c = LONG[group][n % len(LONG[group])]
-        rows = schedule_rows([c.body], CARD, c.sizes, RULESETS).rows[c.body.hash]
+        card = GROUPS[group].card
+        rows = schedule_rows([c.body], card, c.sizes, RULESETS).rows[c.body.hash]
         r = rng.choice([r for r in rows if GROUPS[group].takes(r)])
-        made.append((c, lower(c.body, r.family, r.row, CARD, "k_test", limits={"s": 512})))
+        made.append((c, lower(c.body, r.family, r.row, card, "k_test", limits={"s": 512})))
     return made

@@ -43,7 +43,8 @@ from emmy.ir.kernel import Assign, Atomic, Fence, LoadVector, Place, StoreVector
 from emmy.ir.loop import Const, Expr
 from emmy.ir.schedule import Reduce
 
-UNROLLED = 64  # vectors that a thread may have on their way at once
+UNROLLED = 24  # vectors that a thread may have on their way at once beside its sums
+FEW = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +137,8 @@ class Finish:
             with code.loop("g", groups, unroll=0) as (c, g):
                 c.emit(LoadVector(array.name, mul(g, width), width, self._place(first, g, lane, width, before)))
         each = sum(groups for _, groups, _, _ in self._groups(arrays))
-        more = self.parts.count - 1
-        with code.loop("p", self.parts.count, start=1, unroll=0 if more * each <= UNROLLED else 2) as (inner, p):
+        unroll = 0 if (self.parts.count - 1) * each <= UNROLLED else 2 if each <= FEW else 1
+        with code.loop("p", self.parts.count, start=1, unroll=unroll) as (inner, p):
             at = add(first, convert(mul(p, self._apart), self.type))
             for array, groups, width, before in self._groups(arrays):
                 with inner.loop("g", groups, unroll=0) as (c, g):

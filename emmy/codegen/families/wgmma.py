@@ -5,10 +5,11 @@ block's columns.  Operands lie in shared memory as TMA's 128-byte swizzle writes
 order.  One group of products stays in flight: a slot is released when the group after it has been issued.  A block that
 stays goes on to the next tile while the last one's results are stored.  For few rows the instruction's 64 rows lie
 along n (`swapped`), and the blocks of a cluster may share the summed axis (`parts`), none of them without a stage of
-it, or the tiles of the right factor (`cluster`).  Two consumer warpgroups may take turns (`pingpong`): while one
-multiplies, the other stores its tile.  Left factors that are not stored as the product takes them are computed by the
-consumers from raw tiles (`wgmma_registers`), a step ahead of the products.  Sums of 8-bit products are added to f32
-registers after every tile.  What rows say: `emmy.ir.warpgroups`.
+it, or the tiles of the right factor (`cluster`).  Other blocks share a sum through a workspace (`parts`): each takes a
+part of every tile, or an equal share of the stages of all tiles (`wgmma_stream`).  Two consumer warpgroups may take
+turns (`pingpong`): while one multiplies, the other stores its tile.  Left factors that are not stored as the product
+takes them are computed by the consumers from raw tiles (`wgmma_registers`), a step ahead of the products.  Sums of
+8-bit products are added to f32 registers after every tile.  What rows say: `emmy.ir.warpgroups`.
 
 Sources: PTX ISA manual (wgmma, cp.async.bulk.tensor, mbarrier, setmaxnreg).
 """
@@ -22,9 +23,11 @@ from typing import Final
 from emmy.codegen.expr import BID, TID, Code, add, call, compare, div, elem, f32, i32, lt, mod, mul, select, sub
 from emmy.codegen.families.blocks import Blocks, place_blocks, tiles_of
 from emmy.codegen.families.frame import Frame, static
+from emmy.codegen.families.parts import Finish, Parts
 from emmy.codegen.families.wgmma_gather import Gather
 from emmy.codegen.families.wgmma_registers import SETS, Fragments
 from emmy.codegen.families.wgmma_results import Results
+from emmy.codegen.families.wgmma_stream import Stream
 from emmy.codegen.families.wgmma_tiles import staged as staged_result
 from emmy.codegen.families.wgmma_tiles import staged_operand
 from emmy.codegen.scalar import Scalars
@@ -97,13 +100,27 @@ class _Wgmma:
         # every warp that reads a slot releases it, in each block whose slot it reads
         self.ring = Ring(names.fresh("ring"), c.stages, 1, 4 * c.cluster * (1 if c.pingpong else c.groups))
         self.rank: X = Builtin("cluster_rank")
+        self.stream = Stream(frame, self._count(), self._stages()) if c.stream else None
+        parts = Parts(2) if c.stream else Parts(c.shared, c.atomic)
+        words = c.fragments * c.n // 2 * len(view.sums)
+        shares = parts.count > 1
+        self.finish = Finish(frame, parts, self._count(), 4 * c.groups, words) if shares else None
+
+    def _stages(self) -> X:
+        """How many tiles of the summed axis there are."""
+        return div(add(self.f.total(self.v.k), self.c.block_k - 1), self.c.block_k)
 
     def kernel(self) -> Kernel:
         c, f = self.c, self.f
         code = f.code
         code.emit(InitRings())
         self._together(code)
-        blocks = None if c.persist else self._blocks(code, div(BID, c.parts * c.cluster))
+        self.tile: X = BID
+        if c.shared > 1:
+            self.tile, self.part = code.let("shared_tile", div(BID, c.shared)), code.let("part", mod(BID, c.shared))
+        if self.stream is not None:
+            self.stream.begin(code)
+        blocks = None if c.persist else self._blocks(code, div(self.tile, c.parts * c.cluster))
         self.results.scalars_of(blocks, code)
         producer_registers, consumer_registers, resident = c.registers(
             len(self.v.sums), self.factors.registers(c.fragments, c.steps)
@@ -111,7 +128,7 @@ class _Wgmma:
         producer = Role("producer", 4, producer_registers, tuple(self._producer(blocks).statements))
         consumer = Role("consumer", 4 * c.groups, consumer_registers, tuple(self._consumer(blocks).statements))
         code.emit(Roles((producer, consumer)))
-        if self.results.deposited:
+        if self.results.combined:
             assert blocks is not None
             self._together(code)
             self.results.combine(code, blocks)
@@ -121,7 +138,7 @@ class _Wgmma:
         shared = [*(o.buffer for o in operands), *self.results.buffers]
         maps = (*(o.map for o in operands), *(o.map for o in self.outs))
         together = c.parts * c.cluster
-        grid = (imul(self._count(), together), const(1), const(1))
+        grid = (imul(self._count(), together * c.shared), const(1), const(1))
         return f.kernel(shared, grid, c.threads, resident, (self.ring,), maps, (together, 1, 1))
 
     def _together(self, code: Code) -> None:
@@ -143,6 +160,11 @@ class _Wgmma:
         if blocks is not None:
             work(code, blocks)
             return
+        if self.stream is not None:
+            with self.stream.pieces(code) as (inner, piece):
+                self.piece = piece
+                work(inner, self._blocks(inner, piece.tile))
+            return
         each: X = div(Builtin("grid_x"), self.c.cluster)
         start: X = div(BID, self.c.cluster)
         step = each
@@ -154,11 +176,13 @@ class _Wgmma:
 
     def _k_range(self, code: Code) -> tuple[X, X]:
         """First and past the last tile of the summed axis that the block takes."""
-        tiles = div(add(self.f.total(self.v.k), self.c.block_k - 1), self.c.block_k)
-        if self.c.parts == 1:
+        tiles, parts = self._stages(), self.c.parts * self.c.shared
+        if self.stream is not None:
+            return self.piece.first, self.piece.last
+        if parts == 1:
             return i32(0), tiles
-        share = div(add(tiles, self.c.parts - 1), self.c.parts)
-        first = code.let("k_first", mul(self.rank, share))
+        share = div(add(tiles, parts - 1), parts)
+        first = code.let("k_first", mul(self.part if self.c.shared > 1 else self.rank, share))
         last = add(first, share)
         return first, code.let("k_last", select(lt(last, tiles), last, tiles))
 
@@ -210,13 +234,33 @@ class _Wgmma:
             gather = Gather(self.f, self.v, c, self.left[0], self.results, b, self.row0)
             fragments = Fragments(self.f, self.v, c, self.factors, self.tiles, self.results, b, self.row0)
             self._sums(inner, acc, sums, index, gather, fragments)
-            self.results.store(inner, b, sums, self.row0, index)
+            self._store(inner, b, sums, index)
             if c.pingpong:
                 self._skip(inner, self._k_range(inner)[1])
 
         self._tiles(code, blocks, multiply, index if c.pingpong else None)
         self.results.end(code)
         return code
+
+    def _store(self, code: Code, b: Blocks, sums: Sequence[Var], index: X) -> None:
+        """The results of a tile, by the last warp to add to its sums where blocks share them."""
+        if self.finish is None:
+            self.results.store(code, b, sums, self.row0, index)
+            return
+        warp = code.let("part_warp", sub(div(TID, 32), 4))
+        arrays = [(a, self.c.fragments * self.c.n // 2) for a in sums]
+        if self.stream is None:
+            with self.finish.last(code, self.tile, self.part, warp, arrays) as last:
+                self.results.store(last, b, sums, self.row0, index)
+            return
+        piece = self.piece
+        mine = code.declare("mine", "i32", i32(1))
+        with code.when(lt(piece.count, self._stages())) as some:
+            some.assign(mine, i32(0))
+            with self.finish.last(some, piece.slot, piece.part, warp, arrays) as last:
+                last.assign(mine, i32(1))
+        with code.when(compare("==", mine, 1)) as last:
+            self.results.store(last, b, sums, self.row0, index)
 
     def _begin_turns(self, code: Code, index: X) -> None:
         """The second group starts with the second tile, and lets the first go ahead."""

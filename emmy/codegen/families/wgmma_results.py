@@ -28,6 +28,7 @@ from emmy.ir.kernel import (
     StoreVector,
     TmaStore,
     Var,
+    WarpSync,
     X,
 )
 from emmy.ir.loop import Expr, Fold
@@ -53,6 +54,11 @@ class Results:
     def deposited(self) -> bool:
         """The sums pass through shared memory: to be combined, or because results run along the instruction's rows."""
         return self.c.swapped or self.c.parts > 1
+
+    @property
+    def combined(self) -> bool:
+        """All threads of the block store results, after the groups have parted with their sums."""
+        return self.deposited and self.c.shared == 1
 
     @property
     def buffers(self) -> list[Buffer]:
@@ -84,6 +90,9 @@ class Results:
         """By each consumer group `index`, after its products."""
         if self.deposited:
             self._put(code, acc, row0)
+            if not self.combined:
+                code.emit(WarpSync())
+                self._lines(code, b, row0)
         elif self.outs:
             self._blocks(code, b, acc, row0, index)
         else:
@@ -199,6 +208,19 @@ class Results:
                         continue
                     for e in range(2):
                         inner.store(shared_at(buffer, add(column, e), row), elem(a, add(at, e)))
+
+    def _lines(self, code: Code, b: Blocks, row0: X) -> None:
+        """Results of the warp's own rows of the instruction, along which they run, from its own deposits."""
+        c, epilogue = self.c, self._epilogue(b)
+        warp, each = mod(div(TID, 32), 4), 8  # pairs of a warp's 16 rows
+        count = c.n * each // 32
+        with code.loop("i", c.fragments, unroll=0) as (ci, i), ci.loop("q", count, unroll=min(count, 4)) as (inner, q):
+            pair = add(mul(q, 32), self.lane)
+            line = inner.let("line", div(pair, each))
+            at = inner.let("at", add(row0, mul(i, 64), mul(warp, 16), mul(mod(pair, each), 2)))
+            sums = zip(self.v.sums, self.deposits, strict=True)
+            held: dict[Expr, list[X]] = {s.node: self._sum(inner, d, line, at) for s, d in sums}
+            epilogue.store(inner, add(b.n0, line), add(b.m0, at), held, self._known(at, line))
 
     def combine(self, code: Code, b: Blocks) -> None:
         """By all threads of a cluster's blocks: each block stores its share of the results."""

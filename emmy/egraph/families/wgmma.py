@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from emmy.egraph.families.contraction import Facts, Rows, points
+from emmy.egraph.families.contraction import Facts, Rows, exchanged, points
 from emmy.ir.config import KernelConfig
 from emmy.ir.dtype import dtype
 from emmy.ir.loop import Body
@@ -20,6 +20,7 @@ from emmy.ir.views.gather import passing
 from emmy.ir.warpgroups import Warpgroups
 
 PRODUCERS = 4  # warps
+ATOMIC, STREAM = 1, 3  # how blocks share a sum, in the rules
 
 
 def facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | str:
@@ -86,10 +87,13 @@ def rows(found: Rows, stages: Rows, orders: Rows) -> Iterator[tuple[str, Row]]:
     rasters: dict[Any, list[Raster]] = {}
     for *_, group, persist, cls in orders:
         rasters.setdefault(cls, []).append(Raster(group, persist == 1))
-    for body, way, type, form, g, f, n, ks, parts, cluster, turns, ring, raster, _ in found:
+    for body, way, type, form, g, f, n, ks, parts, cluster, turns, finish, ring, raster, _ in found:
         warps, fragments = ((1, 4 * g), (1, f)) if way else ((4 * g, 1), (f, 1))
         tile = Tile(f"wgmma_m64n{n}k{32 // dtype(type).bytes}_{type}_f32", fragments, ks)
-        work, reduce = Work("w", warps, PRODUCERS, turns == 1), Reduce(parts=parts if parts > 1 else 0)
+        work = Work("w", warps, PRODUCERS, turns == 1)
+        reduce = Reduce(
+            parts=parts if parts > 1 else 0, finish="a" if finish == ATOMIC else "", stream=finish == STREAM
+        )
         for stage in rings.get(ring, ()):
             stage = replace(stage, cluster=cluster if cluster > 1 else 0, registers=form == 1)
             for order in rasters.get(raster, ()):
@@ -110,11 +114,15 @@ def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> Ke
     beside = 2048 + 4 * (len(v.scalars_m) * long + len(v.scalars_n) * columns)
     beside += 2 * 64 * 2 * c.block * c.groups * len(body.outs) if c.out else 0
     beside += 4 * sums * (long + 8) * (columns + 8) if c.swapped or c.parts > 1 else 0
+    blocks, each = tiles * c.parts * c.shared, 4 * sums * long * columns
+    exchange = exchanged(row.reduce, blocks, each) if c.shared > 1 else 0
+    if c.stream:  # no block has more than one tile that the next block shares
+        exchange = 2 * 2 * min(tiles, target.sms) * each
     resident = c.registers(sums, left.registers(c.fragments, c.steps))[2]
     return KernelConfig(
         "wgmma",
         c.threads,
-        tiles * c.parts,
+        blocks,
         tile_m=columns if c.swapped else long,
         tile_n=long if c.swapped else columns,
         tile_k=c.block_k,
@@ -125,11 +133,13 @@ def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> Ke
         group=c.group,
         hold_m=columns if c.swapped else 64,
         hold_n=64 if c.swapped else columns,
-        splits=c.parts,
+        splits=c.parts * c.shared,
         persist=c.persist,
         turns=c.pingpong,
         shares=c.cluster,
         staged=c.out,
         swapped=c.swapped,
         bits=dtype(c.type).bits,
+        exchange=exchange,
+        stream=c.stream,
     )
