@@ -14,6 +14,7 @@ from emmy.ir.kernel import (
     LoadVector,
     Role,
     S,
+    ShiftVector,
     Shuffle,
     StoreVector,
     Var,
@@ -40,6 +41,8 @@ def _used(body: tuple[S, ...]) -> Iterator[str]:
     for s in walk(body):
         if isinstance(s, LoadVector | StoreVector):
             yield s.array
+        elif isinstance(s, ShiftVector):
+            yield from (s.array, s.source)
         elif isinstance(s, Wgmma):
             yield s.acc
         for child in children(s):

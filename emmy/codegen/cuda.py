@@ -59,7 +59,7 @@ class _Printer(Statements):
     def loop(self, s: For, depth: int) -> Iterator[str]:
         pad = "    " * depth
         if s.unroll != 1:
-            yield pad + ("#pragma unroll" if s.unroll == 0 else f"#pragma unroll {s.unroll}")
+            yield pad + ("#pragma unroll" if s.unroll == 0 else f"#pragma unroll {max(1, s.unroll)}")
         one = isinstance(s.step, Lit) and s.step.value == 1
         step = f"++{s.var.name}" if one else f"{s.var.name} += {self.x(s.step)}"
         head = f"{CTYPE[s.var.type]} {s.var.name} = {self.x(s.start)}; {s.var.name} < {self.x(s.stop, 8)}; {step}"

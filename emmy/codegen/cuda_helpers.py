@@ -199,6 +199,17 @@ _FUNCTIONS: Final[dict[str, str]] = {
     "copy16": f"""{_F} void copy16(void* d, const void* s) {{
     *reinterpret_cast<uint4*>(d) = *reinterpret_cast<const uint4*>(s);
 }}""",
+    # 16 bytes out of 32, from byte `by` (0 to 15) on
+    "shift16": f"""{_F} void shift16(void* d, const void* s, int by) {{
+    const unsigned* w = reinterpret_cast<const unsigned*>(s);
+    unsigned x[6], y[5];
+    #pragma unroll
+    for (int k = 0; k < 6; ++k) x[k] = by & 8 ? w[k + 2] : w[k];
+    #pragma unroll
+    for (int k = 0; k < 5; ++k) y[k] = by & 4 ? x[k + 1] : x[k];
+    #pragma unroll
+    for (int k = 0; k < 4; ++k) reinterpret_cast<unsigned*>(d)[k] = __funnelshift_r(y[k], y[k + 1], (by & 3) * 8);
+}}""",
     "zero4": f"{_F} void zero4(void* d) {{ *reinterpret_cast<unsigned*>(d) = 0u; }}",
     "zero8": f"{_F} void zero8(void* d) {{ *reinterpret_cast<uint2*>(d) = make_uint2(0u, 0u); }}",
     "zero16": f"{_F} void zero16(void* d) {{ *reinterpret_cast<uint4*>(d) = make_uint4(0u, 0u, 0u, 0u); }}",

@@ -43,6 +43,7 @@ from emmy.ir.kernel import (
     RingArrive,
     RingWait,
     S,
+    ShiftVector,
     Shuffle,
     StMatrix,
     Store,
@@ -152,6 +153,10 @@ class Statements(Values):
         copy = f"copy{bytes}({array}, {self.address(s.place)});"
         return copy if s.guard is None else f"{self.guarded(s.guard)}{copy} else zero{bytes}({array});"
 
+    def shift_vector(self, s: ShiftVector) -> str:
+        bytes = self.x(Bin("*", s.by, Lit(16 // s.count, "i32"), "i32"))
+        return f"shift16(&{s.array}[{self.x(s.at)}], &{s.source}[{self.x(s.start)}], {bytes});"
+
     def atomic(self, s: Atomic) -> str:
         old = f"const {CTYPE[s.value.type]} {s.old} = " if s.old else self.guarded(s.guard)
         return f"{old}{_ATOMIC[s.op]}({self.address(s.place)}, {self.x(s.value)});"
@@ -248,7 +253,8 @@ class Statements(Values):
 _LINES: Final[dict[type, Any]] = {
     Comment: Statements.comment, Let: Statements.let, Declare: Statements.declare, Assign: Statements.assign,
     Shuffle: Statements.shuffle, Vote: Statements.vote, Load: Statements.load, Store: Statements.store,
-    LoadVector: Statements.vector, StoreVector: Statements.vector, Atomic: Statements.atomic, Fence: Statements.fence,
+    LoadVector: Statements.vector, StoreVector: Statements.vector,
+    ShiftVector: Statements.shift_vector, Atomic: Statements.atomic, Fence: Statements.fence,
     ProxyFence: Statements.proxy_fence, NamedBarrier: Statements.named_barrier, AsyncCopy: Statements.async_copy,
     AsyncWait: Statements.async_wait, InitRings: Statements.init_rings, Cursor: Statements.cursor,
     Advance: Statements.advance, RingWait: Statements.ring_wait, RingArrive: Statements.ring_arrive,

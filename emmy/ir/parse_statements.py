@@ -45,6 +45,7 @@ from emmy.ir.kernel import (
     RingWait,
     Role,
     S,
+    ShiftVector,
     Shuffle,
     StMatrix,
     Store,
@@ -110,7 +111,7 @@ class Statements(Values):
         self.declare(r, name, type)
         # the step may change with the variable, as in `1..32 step offset`
         step = self.value(r, type) if r.accept("step") else Lit(1, type)
-        unroll = 0 if r.accept("unrolled") else r.whole() if r.accept("unroll") else 1
+        unroll = 0 if r.accept("unrolled") else -1 if r.accept("rolled") else r.whole() if r.accept("unroll") else 1
         r.end()
         return For(Var(name, type), start, stop, step, (), unroll)
 
@@ -150,6 +151,8 @@ class Statements(Values):
         vector = self.vector(r)
         if vector is not None:
             r.expect("=")
+            if r.accept("shift"):
+                return self.shifted(r, *vector)
             r.expect("load")
             return LoadVector(*vector, self.place(r), self.guard(r))
         if r.peek in self.types:
@@ -212,6 +215,13 @@ class Statements(Values):
         if vector is not None:
             return StoreVector(place, *vector, self.guard(r))
         return Store(place, self.value(r, loaded(place.type)), self.guard(r))
+
+    def shifted(self, r: Line, array: str, at: X, count: int) -> ShiftVector:
+        source = self.vector(r)
+        if source is None or source[2] != 2 * count:
+            raise r.fail(f"{count} elements are shifted out of twice as many")
+        r.expect("by")
+        return ShiftVector(array, at, *source[:2], count, self.value(r, "i32"))
 
     def atomic(self, r: Line, old: str = "") -> Atomic:
         op, place = read_name(r), self.place(r)

@@ -57,6 +57,7 @@ from emmy.ir.kernel import (
     RingWait,
     Roles,
     S,
+    ShiftVector,
     Shuffle,
     StMatrix,
     Store,
@@ -168,7 +169,7 @@ class _Text(ValueText):
     def loop(self, s: For) -> str:
         t = s.var.type
         step = "" if isinstance(s.step, Lit) and s.step == Lit(1, t) else f" step {self.x(s.step, t)}"
-        unroll = {0: "  unrolled", 1: ""}.get(s.unroll, f"  unroll {s.unroll}")
+        unroll = {0: "  unrolled", 1: "", -1: "  rolled"}.get(s.unroll, f"  unroll {s.unroll}")
         typed = "" if t == "i32" else f"{t} "
         start, stop = (self.x(v, t, inner=True) for v in (s.start, s.stop))
         return f"for {typed}{s.var.name} in {start}..{stop}{step}{unroll}"
@@ -214,6 +215,9 @@ class _Text(ValueText):
             return f"{s.array}[{self.x(s.at, 'i32')} +{s.count}] = load {self.place(s.place)}{self.guard(s.guard)}"
         if isinstance(s, StoreVector):
             return f"{self.place(s.place)} = {s.array}[{self.x(s.at, 'i32')} +{s.count}]{self.guard(s.guard)}"
+        if isinstance(s, ShiftVector):
+            source = f"{s.source}[{self.x(s.start, 'i32')} +{2 * s.count}]"
+            return f"{s.array}[{self.x(s.at, 'i32')} +{s.count}] = shift {source} by {self.x(s.by, 'i32')}"
         if isinstance(s, Atomic):
             old = f"{s.old} = " if s.old else ""
             value = self.x(s.value, loaded(s.place.type))

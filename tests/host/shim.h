@@ -37,6 +37,9 @@ unsigned short host_float_to_half(float x);
 static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 static inline float __uint_as_float(unsigned x) { float r; memcpy(&r, &x, 4); return r; }
+static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
+    return (unsigned)((((unsigned long long)high << 32) | low) >> (by & 31));
+}
 static inline float __int_as_float(unsigned x) { return __uint_as_float(x); }
 static inline unsigned __float_as_uint(float x) { unsigned r; memcpy(&r, &x, 4); return r; }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }

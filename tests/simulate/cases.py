@@ -1,11 +1,11 @@
 """Small bodies of every kernel family at shapes on, one below and one above the edges of tiles, and their legal rows.
 
 Groups: the families map, turn, row, scan, plain, tile (`tile_ahead`: its fragments read a step ahead; `tile_coop`: its
-sums shared by groups of threads; `tile_parts`: by blocks), mma (`mma_boxes`: its operands brought by TMA; `mma_parts`:
-its sums shared by blocks) and wgmma (`wgmma_computed`: left factors computed by the consumers; `wgmma_eighth`: factors
-of 8 bits), contractions whose matrix or row is data (`picked`, and `picked_copies` by cp.async), attention on threads
-and on tensor cores, and the two launches of a split reduction (`partial` and `finish`), which are scheduled like any
-other body.
+sums shared by groups of threads; `tile_parts`: by blocks), mma (`mma_windows`: rows at every alignment; `mma_boxes`:
+its operands brought by TMA; `mma_parts`: its sums shared by blocks) and wgmma (`wgmma_computed`: left factors computed
+by the consumers; `wgmma_eighth`: factors of 8 bits), contractions whose matrix or row is data (`picked`, and
+`picked_copies` by cp.async), attention on threads and on tensor cores, and the two launches of a split reduction
+(`partial` and `finish`), which are scheduled like any other body.
 """
 
 from __future__ import annotations
@@ -271,6 +271,28 @@ def contraction_cases() -> list[Case]:
     ]  # fmt: skip
 
 
+def window_cases() -> list[Case]:
+    """Factors whose rows begin at every alignment, at the operand's end too."""
+    shapes = (
+        (33, 37, 65, "bf16"),
+        (40, 24, 67, "f16"),
+        (65, 66, 70, "bf16"),
+        (31, 63, 129, "bf16"),
+        (64, 33, 100, "f16"),
+    )
+    sides = ((False, True), (True, True), (False, False), (True, False))
+    return [
+        *(one(f"linear {m}x{n}x{k} {t}{' m by k' * a}{' k by n' * (not b)}",
+              B.linear(m, n, k, t, trans_a=a, trans_b=b), True) for m, n, k, t in shapes for a, b in sides),
+        one("batch", B.linear(24, 39, 71, batch=2, trans_b=False), True),
+        one("scale on the operand", B.rms_linear(33, 40, 73, factored=False)),
+        one("scale in the epilogue", B.rms_linear(33, 40, 75)),
+        one("two sums", B.swiglu(33, 40, 69)),
+        one("symbolic rows", B.linear(S, 48, 65), True, s=37),
+        one("symbolic sum", B.linear(40, 49, S, trans_b=False), True, s=45),
+    ]  # fmt: skip
+
+
 def boxed_cases() -> list[Case]:
     """Bodies whose factors lie in memory as TMA takes them; others have no rows in this group."""
     return [
@@ -483,6 +505,7 @@ GROUPS: Final[dict[str, Group]] = {
     "tile_coop": Group(tile_cases, lambda s: _tile(s) and s.row.reduce.coop),
     "tile_parts": Group(tile_parts_cases, lambda s: s.family == "tile" and s.row.reduce.parts > 1),
     "mma": Group(contraction_cases, lambda s: _mma(s) and s.row.stage.where != "smem-tma"),
+    "mma_windows": Group(window_cases, lambda s: _mma(s) and s.row.stage.where == "smem"),
     "mma_boxes": Group(boxed_cases, lambda s: _mma(s) and s.row.stage.where == "smem-tma"),
     "mma_parts": Group(parts_cases, lambda s: s.family == "mma" and s.row.reduce.parts > 1),
     "picked": Group(picked_cases, lambda s: s.family in ("mma", "tile", "row")),

@@ -26,6 +26,12 @@ LONG: Final = {
         one("scale on the operand", B.rms_linear(33, 24, 264, factored=False)),
         one("symbolic sum", B.linear(40, 33, S), True, s=389),
     ),
+    "mma_windows": (
+        one("linear 33x41x265", B.linear(33, 41, 265), True),
+        one("k by n 24x39x200", B.linear(24, 39, 200, "f16", trans_b=False), True),
+        one("scale on the operand", B.rms_linear(33, 24, 267, factored=False)),
+        one("m by k, symbolic sum", B.linear(41, 33, S, trans_a=True), True, s=389),
+    ),
     "mma_boxes": (
         one("linear 33x40x264", B.linear(33, 40, 264), True),
         one("k by n, bias", B.linear(24, 40, 392, bias=True, trans_b=False, act=True)),

@@ -37,6 +37,11 @@ def bulk_waits(kernel: Kernel) -> list[Path]:
     return [s.path for s in found if all(isinstance(i, BulkWait) for i in s.statement.then)]  # type: ignore[union-attr]
 
 
+# the condition under which a thread reads its chunks by single elements
+_ENDS: Final = _of("mma", r"if \d+ < \(")
+SINGLE: Final = (
+    "More threads read single elements, which is right everywhere, and no chunk of that tile reaches the end."
+)
 LAST: Final = "The release of the last tile: nobody waits for its place in the ring again."
 # operator -> (where it holds, why the mutant then does the same)
 REASONS: Final[dict[str, tuple[tuple[Holds, str], ...]]] = {
@@ -46,7 +51,15 @@ REASONS: Final[dict[str, tuple[tuple[Holds, str], ...]]] = {
             "The copies of the first tile run over into the next slot of the ring, whose own copies come later.",
         ),
     ),
+    "loop bound - 1": (
+        (
+            _of("mma", r" rolled$"),
+            "The thread's last chunk is of a row behind the operand's last one: no result depends on it.",
+        ),
+    ),
+    "stride + 1": ((_ENDS, SINGLE),),
     "comparison off by one": (
+        (_ENDS, SINGLE),
         (_last_release, LAST),
         (
             _of("map", r"if \(\(\(q - tid\) >> \d+\) == \d+\) && \(tid == \d+\)$"),
@@ -56,6 +69,7 @@ REASONS: Final[dict[str, tuple[tuple[Holds, str], ...]]] = {
         ),
     ),
     "guard inverted": (
+        (_ENDS, SINGLE),
         (
             _of("row", r"if rank == 0$"),
             "Two threads share the row and both hold its sum: the other one stores it.",

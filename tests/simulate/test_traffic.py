@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from emmy.codegen.lower import lower
 from emmy.codegen.simulate import Counters
+from emmy.egraph.schedule import schedule_rows
 from emmy.ir.loop import Body
 from emmy.ir.schedule import Row
 from tests import bodies as B
-from tests.simulate.cases import CARD, one
+from tests.simulate.cases import CARD, RULESETS, one
 from tests.simulate.runner import checked
+
+ROW = "WORK=w2x2,TILE=mma_m16n8k16_bf16_f32/f2x4/k4,REDUCE=,STAGE=d2/smem,RASTER="
 
 THREADS = (
     "WORK=t16x16,TILE=f8x8/k8,REDUCE=,STAGE=d2/smem,RASTER=",
@@ -34,3 +41,32 @@ def counters(body: Body, family: str, row: str) -> Counters:
 def test_tiles_of_threads_move_whole_sectors_and_no_bank_is_asked_twice(a: bool, b: bool, row: str) -> None:
     found = counters(B.linear(128, 128, 128, "f32", trans_a=a, trans_b=b), "tile", row)
     assert (found.efficiency, found.conflicts) == (1.0, 0)
+
+
+@pytest.mark.parametrize("a", [False, True], ids=["left rows along k", "left rows along m"])
+@pytest.mark.parametrize("b", [False, True], ids=["right rows along n", "right rows along k"])
+def test_rows_at_any_alignment_are_read_in_two_vectors_a_chunk(a: bool, b: bool) -> None:
+    m, n, k = 127, 129, 321
+    found = counters(B.linear(m, n, k, trans_a=a, trans_b=b), "mma", ROW)
+    tiles = 2 * 64 * 64 * -(-k // 64)  # elements that a block stages
+    blocks = -(-m // 64) * -(-n // 64)
+    assert found.conflicts < 0.1 * found.shared_accesses
+    # two vectors for each, and the elements behind the last whole vector one by one
+    assert found.bytes_read < 2 * 2 * tiles * blocks + 32 * 64 * blocks
+    assert found.sectors_read * 32 < 2 * 2 * tiles * blocks
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.integers(2, 70), st.integers(2, 70), st.integers(17, 150), st.booleans(), st.booleans(),
+    st.sampled_from(["bf16", "f16", "f32"]), st.randoms(use_true_random=False),
+)  # fmt: skip
+def test_every_alignment_gives_right_values(
+    m: int, n: int, k: int, a: bool, b: bool, dtype: str, chance: random.Random
+) -> None:
+    body = B.linear(m, n, k, dtype, trans_a=a, trans_b=b)
+    family = "tile" if dtype == "f32" else "mma"
+    rows = schedule_rows([body], CARD, {}, RULESETS).rows[body.hash]
+    row = chance.choice([r for r in rows if r.family == family and r.row.stage.where == "smem"])
+    result = checked(one("any alignment", body, True), lower(body, family, row.row, CARD, "k_test"))
+    assert not result.wrong and not result.simulation.findings, f"{row.row.text}: {result.text}"

@@ -74,6 +74,13 @@ class MmaConfig:
     def block_k(self) -> int:
         return self.steps * STEP
 
+    def shifts(self, view: ContractionView) -> bool:
+        """True when a thread's registers hold, beside accumulators and fragments, its share of a stage twice."""
+        (fm, fn), pa, pb = self.fragments, len(view.parts_a), len(view.parts_b)
+        used = 40 + len(view.sums) * 4 * fm * fn + 8 * pa * fm + 4 * pb * fn
+        stage = 2 * self.block_k * (pa * self.block_m + pb * self.block_n)
+        return used + 2 * (stage // (4 * self.threads)) <= 255
+
 
 def tiles(view: ContractionView, c: MmaConfig) -> list[Tile]:
     """The staged tile of every part, left parts first."""
@@ -91,7 +98,9 @@ def _tile(view: ContractionView, c: MmaConfig, name: str, part: Part, own: tuple
     copies = c.where == "smem-async" and async_copy(part, view.body, own, view.k, c.type)
     transport: Transport = "tma" if c.where == "smem-tma" else "async" if copies else "sync"
     layout = swizzled(c.block_k if run == "k" else rows, 2)
-    return Tile(name, part, own, view.k, rows, c.block_k, c.type, run, run, transport, c.stages, layout)
+    return Tile(
+        name, part, own, view.k, rows, c.block_k, c.type, run, run, transport, c.stages, layout, shifts=c.shifts(view)
+    )  # fmt: skip
 
 
 def lower_mma(body: Body, row: Row, scalars: Scalars, name: str, comment: str) -> Kernel:

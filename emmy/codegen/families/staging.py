@@ -13,7 +13,7 @@ memory is contiguous.  Three transports:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,14 +29,16 @@ from emmy.codegen.expr import (
     lt,
     mod,
     mul,
+    negate,
     select,
     shared_at,
 )
 from emmy.codegen.families.boxes import slabs, tile_at
 from emmy.codegen.families.frame import Env, Frame, Known, clamp, static
 from emmy.codegen.families.statistics import Statistics
+from emmy.codegen.families.windows import Window, window
 from emmy.ir.dtype import DTYPES, register
-from emmy.ir.kernel import AsyncCopy, Buffer, Elem, Layout, Lit, LoadVector, StoreVector, Var, X
+from emmy.ir.kernel import AsyncCopy, Bin, Buffer, If, Layout, Lit, LoadVector, StoreVector, Var, X
 from emmy.ir.loop import Ax, Expr, Load
 from emmy.ir.views.access import Side, gathered_load, whole_chunks
 from emmy.ir.views.affine import Affine, merged_stride
@@ -72,6 +74,7 @@ class Tile:
     stages: int
     shared: Layout
     label: str = ""
+    shifts: bool = False  # registers suffice for two vectors a chunk
 
     @property
     def buffer(self) -> Buffer:
@@ -109,6 +112,7 @@ class Stager:
         self.rounds = -(-self.chunks // threads)
         self.buffer = tile.buffer
         self.raw: dict[Load, tuple[Var, int]] = {}
+        self.windows: dict[Load, Window] = {}
         self.rows: Var | None = None
         self.apart: int | None = None
         self.start: X = i32(0)
@@ -153,13 +157,18 @@ class Stager:
         if self.t.transport != "sync":
             return
         run = self.t.k if self.t.run == "k" else self.t.own
-        if not whole_chunks(run, self.chunk):
-            return
+        whole = whole_chunks(run, self.chunk)
         for node in self.t.part.loads:
             # a load that a condition guards is read where the condition holds only
-            if gathered_load(node, self.f.body, run, self.chunk) and self.f.readable(node, self.t.part.value):
+            if not self.f.readable(node, self.t.part.value):
+                continue
+            if whole and gathered_load(node, self.f.body, run, self.chunk):
                 array = code.declare(f"{self.t.name}_raw", node.dtype, count=self.rounds * self.chunk)
                 self.raw[node] = (array, DTYPES[node.dtype].bytes * self.chunk)
+            elif self.t.shifts:
+                found = window(self.f, node, run, self.chunk, self.rounds, code, self.t.name)
+                if found is not None:
+                    self.windows[node] = found
 
     def _setup_async(self, code: Code) -> None:
         """The offset that stays while k advances: of round 0 where rounds lie a constant apart, else of each."""
@@ -192,6 +201,9 @@ class Stager:
         """Start moving the tile that begins at k0 into ring buffer `slot`."""
         if self.t.transport == "async":
             self._issue_async(code, slot, k0)
+        elif self.windows:
+            with code.when(negate(self._ends(k0))) as c:
+                self._issue_raw(c, k0)
         elif self.raw:
             self._issue_raw(code, k0)
 
@@ -263,6 +275,12 @@ class Stager:
             return clamp(index, total)
         return select(lt(index, total), index, add(total, -self.chunk))
 
+    def _inner(self, line: X, first: X, k0: X) -> dict[Ax, X]:
+        """The point of a chunk's first element, or the last one inside."""
+        own, k = self._indices(line, first, k0)
+        own = own if self.own_fits else clamp(own, self.own_total)
+        return self._env(own, k if self.k_fits else clamp(k, self.k_total))
+
     def _env(self, own: X, k: X) -> dict[Ax, X]:
         return {**self.batch, **self.f.decode(own, self.t.own), **self.f.decode(k, self.t.k)}
 
@@ -270,6 +288,8 @@ class Stager:
         with code.loop("i", self.rounds, unroll=0) as (outer, i):
             line, first, guard = self._where(i)
             with outer.when(guard) as c:
+                for w in self.windows.values():
+                    w.read(c, i, self._inner(line, first, k0))
                 own, k = self._start(line, first, k0)
                 env = self._env(own, k)
                 for node, (array, bytes) in self.raw.items():
@@ -310,21 +330,43 @@ class Stager:
             )  # fmt: skip
 
     def _finish_sync(self, code: Code, slot: X, k0: X) -> None:
+        if not self.windows:
+            self._rounds(code, slot, k0, True)
+            return
+        fast, slow = Code(code.names), Code(code.names)
+        self._rounds(slow, slot, k0, False)
+        self._rounds(fast, slot, k0, True)
+        code.emit(If(self._ends(k0), tuple(slow.statements), tuple(fast.statements)))
+
+    def _ends(self, k0: X) -> X:
+        """True where a chunk of the thread reaches behind the last whole vector of its operand."""
+        found: X = Lit(False, "bool")
+        lines = self.t.own if self.t.run == "k" else self.t.k
+        for w in self.windows.values():
+            # of lines that lie behind each other the last one ends last
+            stride = merged_stride(w.form, lines)
+            step = None if stride is None else static(self.f.count(stride))
+            ordered = step is not None and step >= 0
+            for i in range(self.rounds - 1 if ordered else 0, self.rounds):
+                line, first, _ = self._where(i32(i))
+                one = w.ends(self._inner(line, first, k0))
+                found = one if isinstance(found, Lit) else Bin("||", found, one, "bool")
+        return found
+
+    def _rounds(self, code: Code, slot: X, k0: X, held: bool) -> None:
+        """Compute and store the thread's chunks, of what has been read (`held`) or reading by single elements."""
         packed = code.declare(f"{self.t.name}_pack", self.t.dtype, count=self.chunk)
-        whole = whole_chunks(self.t.k if self.t.run == "k" else self.t.own, self.chunk)
-        with code.loop("i", self.rounds, unroll=0) as (outer, i):
+        # nothing but statistics and what is held lies in registers
+        unroll = 0 if held or self.statistics is not None else -1
+        with code.loop("i", self.rounds, unroll=unroll) as (outer, i):
             line, first, guard = self._where(i)
             with outer.when(guard) as c:
-                there = self._there(line)
-                if there is not None:
-                    for e in range(self.chunk):
-                        c.assign(elem(packed, e), Lit(0, packed.type))
-                with c.when(there) as some:
-                    known = self.scalars(some, line) if self.t.run == "k" else None
-                    for e in range(self.chunk):
-                        mine = self.scalars(some, add(first, e)) if known is None else known
-                        value = self._element(some, i, line, first, e, k0, whole, mine)
-                        some.assign(elem(packed, e), convert(value, self.t.dtype))
+                chunks = self._chunks(c, i, line, first, k0) if held else {}
+                plain = self.t.part.single
+                if plain in chunks and plain is not None and plain.dtype == self.t.dtype and self.statistics is None:
+                    self._blank(c, packed, *chunks[plain], line, first, k0)
+                else:
+                    self._compute(c, packed, i, line, first, k0, chunks)
                 self._store(c, packed, slot, line, first)
 
     def _there(self, line: X) -> X | None:
@@ -336,8 +378,56 @@ class Stager:
         few = self.t.run == "k" and n is not None and n < self.t.rows
         return lt(add(self.own0, line), self.own_total) if few else None
 
-    def _element(self, c: Code, i: X, line: X, first: X, e: int, k0: X, whole: bool, scalars: Known) -> X:
-        """The part's value at element e of the chunk; 0 past the end of k."""
+    def _chunks(self, c: Code, i: X, line: X, first: X, k0: X) -> dict[Load, tuple[Var, X]]:
+        """Register arrays that hold the chunk of round i, and where in them it begins."""
+        found = {node: (array, mul(i, self.chunk)) for node, (array, _) in self.raw.items()}
+        for node, w in self.windows.items():
+            found[node] = (w.shift(c, i, self._inner(line, first, k0)), i32(0))
+        return found
+
+    def _blank(self, c: Code, packed: Var, array: Var, at: X, line: X, first: X, k0: X) -> None:
+        """The chunk as it is, with zeros past the end of k (and, where asked for, of own)."""
+        for e in range(self.chunk):
+            c.assign(elem(packed, e), elem(array, add(at, e)))
+        ragged = [] if self.k_fits else [lt(self.k_total, add(k0, self.t.depth))]
+        if not self.own_fits and self.zero_own:
+            ragged.append(lt(self.own_total, add(self.own0, self.t.rows)))
+        for condition in ragged:
+            with c.when(condition) as end:
+                for e in range(self.chunk):
+                    inside = self._within(line, add(first, e), k0)
+                    assert inside is not None
+                    zero = Lit(0, self.t.dtype)
+                    end.assign(elem(packed, e), select(inside, elem(packed, e), zero))
+
+    def _within(self, line: X, first: X, k0: X) -> X | None:
+        """True for an element inside, None where all are; own counts with `zero_own` only."""
+        own, at = self._indices(line, first, k0)
+        return both(
+            None if self.k_fits else lt(at, self.k_total),
+            None if self.own_fits or not self.zero_own else lt(own, self.own_total),
+        )
+
+    def _compute(
+        self, c: Code, packed: Var, i: X, line: X, first: X, k0: X, chunks: Mapping[Load, tuple[Var, X]]
+    ) -> None:
+        """The part's values at the elements of a chunk."""
+        whole = whole_chunks(self.t.k if self.t.run == "k" else self.t.own, self.chunk)
+        there = self._there(line)
+        if there is not None:
+            for e in range(self.chunk):
+                c.assign(elem(packed, e), Lit(0, packed.type))
+        with c.when(there) as some:
+            known = self.scalars(some, line) if self.t.run == "k" else None
+            for e in range(self.chunk):
+                mine = dict(self.scalars(some, add(first, e)) if known is None else known)
+                for node, (array, at) in chunks.items():
+                    mine[node] = convert(elem(array, add(at, e)), register(node.dtype))
+                value = self._element(some, i, line, first, e, k0, whole, mine)
+                some.assign(elem(packed, e), convert(value, self.t.dtype))
+
+    def _element(self, c: Code, i: X, line: X, first: X, e: int, k0: X, whole: bool, known: dict[Expr, X]) -> X:
+        """The part's value at element e of the chunk; 0 past the end of k.  `known` grows by what is read."""
         runs_k = self.t.run == "k"
         if whole:
             own, k = self._start(line, first, k0)
@@ -349,27 +439,19 @@ class Stager:
             own = own if self.own_fits else clamp(own, self.own_total)
             k = k if self.k_fits else clamp(k, self.k_total)
             env = self._env(own, k)
-        known = dict(scalars)
-        for node, (array, _) in self.raw.items():
-            known[node] = convert(Elem(array.name, add(mul(i, self.chunk), e), array.type), register(node.dtype))
         if self.statistics is not None:
             within = None if self.k_fits else lt(self._indices(line, add(first, e), k0)[1], self.k_total)
-            held = known if self.raw else self._held(c, env)
-            known.update(held)
-            self.statistics.take(c, i, env, held, within)
+            known.update(self._held(c, env, known))
+            self.statistics.take(c, i, env, known, within)
         value = self.f.value(c, self.t.part.value, env, known)
-        own, at = self._indices(line, add(first, e), k0)
-        inside = both(
-            None if self.k_fits else lt(at, self.k_total),
-            None if self.own_fits or not self.zero_own else lt(own, self.own_total),
-        )
+        inside = self._within(line, add(first, e), k0)
         return value if inside is None else select(inside, value, Lit(0.0, value.type))
 
-    def _held(self, c: Code, env: Env) -> dict[Expr, X]:
-        """The statistics' loads at a point, read once for them and for the part."""
+    def _held(self, c: Code, env: Env, known: Known) -> dict[Expr, X]:
+        """The statistics' loads at a point that are not in registers, read once for them and for the part."""
         assert self.statistics is not None
         nodes = dict.fromkeys(n for s in self.statistics.folds for n in outside_folds(s.body) if isinstance(n, Load))
-        return {n: self.f.value(c, n, env, {}) for n in nodes}
+        return {n: self.f.value(c, n, env, {}) for n in nodes if n not in known}
 
     def _store(self, c: Code, packed: Var, slot: X, line: X, first: X) -> None:
         if self.t.layout == self.t.run:

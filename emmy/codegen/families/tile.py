@@ -70,6 +70,13 @@ class TileConfig:
     def block_n(self) -> int:
         return self.threads_mn[1] * self.fragments[1]
 
+    def shifts(self, view: ContractionView) -> bool:
+        """True when a thread's registers hold, beside accumulators and fragments, its share of a stage twice."""
+        (fm, fn), pa, pb = self.fragments, len(view.parts_a), len(view.parts_b)
+        used = 40 + len(view.sums) * fm * fn + QUAD * (2 if self.ahead else 1) * (pa * fm + pb * fn)
+        stage = 4 * self.block_k * (pa * self.block_m + pb * self.block_n)
+        return used + 2 * (stage // (4 * self.threads)) <= 255
+
 
 def group_of(fragment: int) -> int:
     """Neighbours that a thread holds together: 4, 2 or 1."""
@@ -96,7 +103,7 @@ def _tile(
     layout = _lying(c.block_k, threads) if lying else Layout(4 if turned and rows % QUAD == 0 else 0)
     return Tile(
         name, part, own, view.k, rows, c.block_k, "f32", run, "k" if lying else "own", "async" if copies else "sync",
-        c.stages, layout,
+        c.stages, layout, shifts=c.shifts(view),
     )  # fmt: skip
 
 

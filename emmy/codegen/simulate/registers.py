@@ -23,6 +23,7 @@ from emmy.ir.kernel import (
     LoadVector,
     Roles,
     S,
+    ShiftVector,
     Shuffle,
     StoreVector,
     Var,
@@ -113,6 +114,8 @@ def _used(node: object) -> Iterator[str]:
         yield node.array
     if isinstance(node, LoadVector | StoreVector):
         yield node.array
+    if isinstance(node, ShiftVector):
+        yield from (node.array, node.source)
     if isinstance(node, Wgmma):
         yield node.acc
     for part in operands(node):

@@ -26,6 +26,7 @@ from emmy.ir.kernel import (
     Load,
     LoadVector,
     ProxyFence,
+    ShiftVector,
     Shuffle,
     Store,
     StoreVector,
@@ -265,6 +266,23 @@ def _store_vector(c: Compiler, s: StoreVector) -> Compiled:
     return Compiled(guarded(guard, move))
 
 
+def _shift_vector(c: Compiler, s: ShiftVector) -> Compiled:
+    at, start, by = reader(s.at), reader(s.start), reader(s.by)
+
+    def run(g: Gang) -> None:
+        first, source, array = start(g), g.env[s.source], g.env[s.array]
+        rows = np.stack([spread(source.get(g, first + k), g.n, array.type) for k in range(2 * s.count)])
+        shift = spread(by(g), g.n, "i32").astype(np.int64)
+        wrong = (shift < 0) | (shift >= s.count)
+        if wrong[g.running()].any():
+            g.report("out of bounds", int(g.running()[0]), s.source, -1, f"a shift of {s.count} elements or more")
+        shift = np.where(wrong, 0, shift)
+        for k in range(s.count):
+            array.set(g, at(g) + k, np.take_along_axis(rows, (shift + k)[None], 0)[0])
+
+    return Compiled(run)
+
+
 # ---- warps and blocks
 
 
@@ -376,7 +394,8 @@ def optional(x: X | None) -> Read | None:
 
 STATEMENTS: Final[dict[type, Build]] = {
     Let: _let, Declare: _declare, Assign: _assign, For: _for, If: _if, Load: _load, Store: _store,
-    LoadVector: _load_vector, StoreVector: _store_vector, Shuffle: _shuffle, Vote: _vote, Barrier: _barrier,
+    LoadVector: _load_vector, StoreVector: _store_vector, ShiftVector: _shift_vector,
+    Shuffle: _shuffle, Vote: _vote, Barrier: _barrier,
     WarpSync: _warp_sync, Fence: _fence, ProxyFence: _proxy_fence, DependentWait: _dependent_wait,
     DependentLaunch: _nothing,
 }  # fmt: skip

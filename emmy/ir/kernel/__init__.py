@@ -19,6 +19,7 @@
     | For(var, start, stop, step, body, unroll) | If(cond, then, orelse) | Roles(Role(name, warps, registers, body)..)
     | Load(name, type, place, guard, fill) | Store(place, value, guard)
     | LoadVector(array, at, count, place, guard) | StoreVector(place, array, at, count, guard)
+    | ShiftVector(array, at, source, start, count, by)
     | Atomic(op, place, value, guard, old)
     | Barrier() | NamedBarrier(id, threads, arrive) | ClusterBarrier() | WarpSync() | Fence(scope) | ProxyFence(space)
     | Shuffle(name, value, mode, lane, width) | Vote(name, value, mode)
@@ -84,6 +85,7 @@ from emmy.ir.kernel.statements import (
     Role,
     Roles,
     S,
+    ShiftVector,
     Shuffle,
     Store,
     StoreVector,
@@ -114,7 +116,7 @@ __all__ = [
     "Call", "ClusterBarrier", "Comment", "Convert", "CopyArrive", "Cursor", "Declare", "DependentLaunch",
     "DependentWait", "Elem", "Fence", "For", "If", "InitRings", "Kernel", "Layout", "LdMatrix", "Let", "Lit", "Load",
     "LoadVector", "Matrix", "Mma", "NamedBarrier", "Param", "Place", "ProxyFence", "Ring", "RingArrive", "RingWait",
-    "Role", "Roles", "S", "Select", "Shuffle", "StMatrix", "Store", "StoreVector", "Target", "TensorMap", "TmaLoad",
-    "TmaStore", "Un", "Var", "Vote", "WarpSync", "Wgmma", "WgmmaCommit", "WgmmaFence", "WgmmaWait", "X", "bodies",
-    "children", "operands", "walk", "with_bodies",
+    "Role", "Roles", "S", "Select", "ShiftVector", "Shuffle", "StMatrix", "Store", "StoreVector", "Target", "TensorMap",
+    "TmaLoad", "TmaStore", "Un", "Var", "Vote", "WarpSync", "Wgmma", "WgmmaCommit", "WgmmaFence", "WgmmaWait", "X",
+    "bodies", "children", "operands", "walk", "with_bodies",
 ]  # fmt: skip

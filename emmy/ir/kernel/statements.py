@@ -60,7 +60,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """`for (var = start; var < stop; var += step)`.  unroll: 0 fully, 1 as the compiler likes, n by n."""
+    """`for (var = start; var < stop; var += step)`.  unroll: 0 fully, 1 as the compiler likes, n by n, -1 never."""
 
     var: Var
     start: X
@@ -115,6 +115,18 @@ class StoreVector:
     at: X
     count: int
     guard: X | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftVector:
+    """array[at ..] = source[start + by ..], `count` elements of 16 bytes; 0 <= by < count; registers only."""
+
+    array: str
+    at: X
+    source: str
+    start: X
+    count: int
+    by: X
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +217,7 @@ class DependentWait:
 
 
 S = (
-    Comment | Let | Declare | Assign | For | If | Roles | Load | Store | LoadVector | StoreVector | Atomic
+    Comment | Let | Declare | Assign | For | If | Roles | Load | Store | LoadVector | StoreVector | ShiftVector | Atomic
     | Barrier | NamedBarrier | ClusterBarrier | WarpSync | Fence | ProxyFence | Shuffle | Vote
     | AsyncCopy | AsyncCommit | AsyncWait
     | InitRings | Cursor | Advance | RingWait | RingArrive | CopyArrive | TmaLoad | TmaStore | BulkCommit | BulkWait

@@ -31,6 +31,7 @@ from emmy.ir.kernel import (
     RingWait,
     Roles,
     S,
+    ShiftVector,
     Shuffle,
     StMatrix,
     Store,
@@ -185,6 +186,8 @@ class Checker(Facts):
                 self.name(s, s.old, s.value.type, Spread.LANE)
         elif isinstance(s, LoadVector | StoreVector):
             self.vector(s)
+        elif isinstance(s, ShiftVector):
+            self.shift(s)
         elif isinstance(s, AsyncCopy):
             self.read(s, s.src)
             self.write(s, s.dst)
@@ -207,6 +210,14 @@ class Checker(Facts):
         self.array(s, s.array, s.at, s.count, s.place.type)
         if s.count * BYTES[s.place.type] not in (1, 2, 4, 8, 16):
             raise self.fail(s, f"a vector of {s.count * BYTES[s.place.type]} bytes")
+
+    def shift(self, s: ShiftVector) -> None:
+        type = self.types.get(s.array, "")
+        self.array(s, s.array, s.at, s.count, type)
+        self.array(s, s.source, s.start, 2 * s.count, type)
+        self.value(s, s.by)
+        if s.count * BYTES[type] != 16:
+            raise self.fail(s, f"a shift of {s.count * BYTES[type]} bytes")
 
     # -- rings and TMA
 

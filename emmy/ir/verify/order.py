@@ -41,6 +41,7 @@ from emmy.ir.kernel import (
     RingArrive,
     RingWait,
     S,
+    ShiftVector,
     StMatrix,
     Store,
     StoreVector,
@@ -292,7 +293,7 @@ class _Order:
 
 def _changed(s: S) -> set[str]:
     """Registers that a statement assigns."""
-    if isinstance(s, LoadVector):
+    if isinstance(s, LoadVector | ShiftVector):
         return {s.array}
     targets = (s.target,) if isinstance(s, Assign) else s.dst if isinstance(s, LdMatrix) else ()
     return {t.array if isinstance(t, Elem) else t.name for t in targets}
@@ -302,4 +303,6 @@ def _arrays(s: S) -> set[str]:
     """Register arrays that a statement names."""
     if isinstance(s, LoadVector | StoreVector):
         return {s.array}
+    if isinstance(s, ShiftVector):
+        return {s.array, s.source}
     return {s.name} if isinstance(s, Declare) else names_in(s)
