@@ -40,6 +40,7 @@ DEFAULT_ARCH: Final = "sm_90a"
 MAX_VARIANTS: Final = 8
 _TYPES: Final[dict[str, tuple[type | tuple[type, ...], str]]] = {
     "place": (str, "fuse, cut or nothing"),
+    "allow": (str, "tf32 or nothing"),
     "held": ((str, list, tuple, Set), "a rule's name, or several"),
     "passes": (str, "a prefix of dolfstpkc"),
     "limits": (Limits, "an emmy.egraph.model.Limits"),
@@ -55,8 +56,8 @@ _TYPES: Final[dict[str, tuple[type | tuple[type, ...], str]]] = {
 def build_options(target: str | Target | None = None, settings: Settings | None = None, **options: Any) -> Options:
     """Compile options from keywords: those of `emmy.saturation.Options`, where `pins` may be a row's text.
 
-    What is not given comes from the environment (EMMY_KNOBS, EMMY_PLACE, EMMY_TUNE_DB, EMMY_GOLDEN_FILE); the target
-    from the local card, else sm_90a.  UsageError for a keyword that is none.
+    What is not given comes from the environment (EMMY_KNOBS, EMMY_PLACE, EMMY_ALLOW, EMMY_TUNE_DB,
+    EMMY_GOLDEN_FILE); the target from the local card, else sm_90a.  UsageError for a keyword that is none.
     """
     require("target", target, (str, Target, NoneType), "a name such as sm_90a, or a Target")
     known = {f.name for f in fields(Options)} - {"target"}
@@ -65,7 +66,8 @@ def build_options(target: str | Target | None = None, settings: Settings | None 
         raise UsageError(f"unknown option {', '.join(wrong)}", f"the options are {', '.join(sorted(known))}")
     settings = settings or Settings.read()
     given = {
-        "pins": settings.knobs, "place": settings.place, "database": settings.tune_db, "golden": settings.golden,
+        "pins": settings.knobs, "place": settings.place, "allow": settings.allow,
+        "database": settings.tune_db, "golden": settings.golden,
         "prior": settings.prior, **options,
     }  # fmt: skip
     given["pins"] = _pins(given["pins"])

@@ -10,7 +10,7 @@ from emmy.egraph.egg import rules_in
 from emmy.egraph.model import Limits
 from emmy.errors import UsageError
 from emmy.ir.schedule import Pin
-from emmy.ir.target import Target
+from emmy.ir.target import Target, allowing
 from emmy.resources import rulesets
 
 PASSES: Final = "dolfstpkc"
@@ -21,6 +21,7 @@ class Options:
     """What a user may ask for.  `passes` is a prefix of `dolfstpkc`; `held` names rules that are left out.
 
     `pins` are partial schedule rows; `place` is `fuse`, `cut` or empty; `check` compiles every kernel with NVRTC.
+    `allow` is empty or `tf32` (see `emmy.ir.target.allowing`); the target then says so.
     `database` names the evidence store (None: the user's); `golden` a file of reviewed measurements (None: the one that
     ships for the card, empty: none); `prior` is empty, `analytic`, `learned` or a file (see `emmy.extract.priors`).
     """
@@ -28,6 +29,7 @@ class Options:
     target: Target
     pins: tuple[Pin, ...] = ()
     place: str = ""
+    allow: str = ""
     held: frozenset[str] = frozenset()
     passes: str = PASSES
     limits: Limits = field(default_factory=Limits)
@@ -43,6 +45,8 @@ class Options:
             raise UsageError(f"--passes {self.passes!r} is not a prefix of {PASSES}", "for example --passes dolf")
         if self.place not in ("", "fuse", "cut"):
             raise UsageError(f"{self.place!r} is not a placement", "use fuse or cut, or leave it out")
+        if self.allow:
+            object.__setattr__(self, "target", allowing(self.target, self.allow))
         if self.held:
             _check_held(self.held)
 

@@ -105,7 +105,7 @@ def regime_of(target: Target) -> Regime:
     """Where measurements are evidence for this compile: the target's card and the compiler at hand."""
     from emmy.runtime.nvrtc import nvrtc_version
 
-    return Regime(target.gpu, target.capability, f"nvrtc-{nvrtc_version()}")
+    return Regime(target.gpu, target.capability, f"nvrtc-{nvrtc_version()}", target.numerics)
 
 
 def saturate_program(
@@ -172,7 +172,9 @@ def program_key(program: Program, options: Options) -> str:
     """Identity of what is compiled under which restrictions; the user's file and lines left out."""
     g = program.graph
     nodes = [(n.name, n.op, n.args, n.kwargs, n.results) for n in g.nodes]
-    asked = (options.target.arch, [p.text for p in options.pins], options.place, sorted(options.held))
+    held = sorted(options.held)
+    asked: tuple[object, ...] = (options.target.arch, [p.text for p in options.pins], options.place, held)
+    asked += (options.allow,) if options.allow else ()
     return hashlib.sha256(repr((g.inputs, nodes, g.outputs, g.sizes, asked)).encode()).hexdigest()[:16]
 
 

@@ -17,9 +17,10 @@ class Settings:
     `cache_dir` (EMMY_CACHE_DIR) holds compiled kernels; `tune_db` (EMMY_TUNE_DB) names the evidence store, None: the
     user's own.  `poison` (EMMY_POISON) fills memory that kernels write with 0xFF bytes before each run (a NaN in every
     float type), so that a result which nothing wrote is seen.  `knobs` (EMMY_KNOBS) is a pinned schedule row, `place`
-    (EMMY_PLACE) is `fuse`, `cut` or empty.  `golden` (EMMY_GOLDEN_FILE) names a file of reviewed measurements; None:
-    the files that ship, empty: none.  `dump_dir` (EMMY_DUMP_DIR) takes every stage as a file.  `prior`
-    (EMMY_PRIOR) is `analytic`, `learned` or a file; empty: the learned prior where one ships for the card.
+    (EMMY_PLACE) is `fuse`, `cut` or empty, `allow` (EMMY_ALLOW) is `tf32` or empty.  `golden` (EMMY_GOLDEN_FILE) names
+    a file of reviewed measurements; None: the files that ship, empty: none.  `dump_dir` (EMMY_DUMP_DIR) takes every
+    stage as a file.  `prior` (EMMY_PRIOR) is `analytic`, `learned` or a file; empty: the learned prior where one ships
+    for the card.
     """
 
     cache_dir: Path
@@ -30,6 +31,7 @@ class Settings:
     golden: str | None = None
     dump_dir: Path | None = None
     prior: str = ""
+    allow: str = ""
 
     @property
     def evidence(self) -> Path:
@@ -53,7 +55,7 @@ class Settings:
         poison = env.get("EMMY_POISON", "") not in ("", "0")
         return cls(
             cache, _path(env, "EMMY_TUNE_DB"), poison, env.get("EMMY_KNOBS", ""), place, env.get("EMMY_GOLDEN_FILE"),
-            _path(env, "EMMY_DUMP_DIR"), env.get("EMMY_PRIOR", ""),
+            _path(env, "EMMY_DUMP_DIR"), env.get("EMMY_PRIOR", ""), env.get("EMMY_ALLOW", ""),
         )  # fmt: skip
 
 

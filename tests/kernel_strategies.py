@@ -63,6 +63,7 @@ from emmy.ir.kernel import (
     Roles,
     S,
     Select,
+    ShiftVector,
     Shuffle,
     StMatrix,
     Store,
@@ -90,6 +91,7 @@ TYPES: Final = tuple(BYTES)
 WORDS: Final = (
     "load", "read", "atomic", "where", "step", "warp", "full", "at", "block", "of", "xor", "tid", "f32", "max",
     "unrolled", "sync", "async", "commit", "wait", "role", "on", "by", "as", "thread", "lane",
+    "shift", "rolled",
 )  # fmt: skip
 GRID: Final = arithmetic((), (size("s"), size("n"))).map(lambda a: a.expr())
 TEXT: Final = st.text(st.characters(codec="ascii", exclude_categories=("Cc",)), max_size=12).map(str.strip)
@@ -236,7 +238,7 @@ class Maker:
         var = Var(self.name(), self.pick(("i32", "i64", "u32")))
         self.scalars.append(var)
         step = Lit(1, var.type) if self.flag() else self.x(1)
-        return For(var, start, stop, step, self.block(depth - 1), self.count())
+        return For(var, start, stop, step, self.block(depth - 1), self.pick((self.count(), 0, -1)))
 
     def registers(self) -> S:
         form = self.pick(("let", "declare", "array", "assign", "assign", "sugar", "shuffle", "vote", "comment"))
@@ -269,7 +271,7 @@ class Maker:
         return Assign(t, v)
 
     def memory(self) -> S:
-        form = self.pick(("load", "load", "store", "load vector", "store vector", "atomic", "async"))
+        form = self.pick(("load", "load", "store", "load vector", "store vector", "shift vector", "atomic", "async"))
         place = self.place(rank=form == "load")
         if form == "load":
             guard, fill, type = self.some(), self.some(), self.pick(TYPES)
@@ -280,6 +282,9 @@ class Maker:
             return LoadVector(self.pick(self.arrays).name, self.x(1), self.count(), place, self.some())
         if form == "store vector":
             return StoreVector(place, self.pick(self.arrays).name, self.x(1), self.count(), self.some())
+        if form == "shift vector":
+            array, source = self.pick(self.arrays).name, self.pick(self.arrays).name
+            return ShiftVector(array, self.x(1), source, self.x(1), self.count(), self.x(1))
         if form == "async":
             return AsyncCopy(place, self.place(), self.count(), self.some())
         value, guard = self.x(1), self.some()

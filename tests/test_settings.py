@@ -9,9 +9,10 @@ from emmy.settings import Settings
 def test_every_variable_has_its_field() -> None:
     env = {
         "EMMY_CACHE_DIR": "/c", "EMMY_TUNE_DB": "/t.duckdb", "EMMY_POISON": "1", "EMMY_KNOBS": "WORK=t32",
-        "EMMY_PLACE": "Fuse", "EMMY_GOLDEN_FILE": "", "EMMY_DUMP_DIR": "/d",
+        "EMMY_PLACE": "Fuse", "EMMY_GOLDEN_FILE": "", "EMMY_DUMP_DIR": "/d", "EMMY_ALLOW": "tf32",
     }  # fmt: skip
-    assert Settings.read(env) == Settings(Path("/c"), Path("/t.duckdb"), True, "WORK=t32", "fuse", "", Path("/d"))
+    expected = Settings(Path("/c"), Path("/t.duckdb"), True, "WORK=t32", "fuse", "", Path("/d"), allow="tf32")
+    assert Settings.read(env) == expected
     assert Settings.read(env).evidence == Path("/t.duckdb")
 
 

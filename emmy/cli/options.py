@@ -51,6 +51,10 @@ class ModelOptions:
         None
     )
     pin: Annotated[str, Opt("--pin", metavar="ROW", help="Pin (part of) a schedule row, as EMMY_KNOBS does.")] = ""
+    allow: Annotated[
+        str,
+        Opt("--allow", metavar="NUMERICS", help="tf32: products of f32 may round factors (or EMMY_ALLOW)."),
+    ] = ""
     no_fallback: Annotated[bool, Opt("--no-fallback", help="An operation that we do not know is an error.")] = False
     no_check: Annotated[bool, Opt("--no-check", help="Do not compile the kernels with NVRTC.")] = False
     strict_evidence: Annotated[

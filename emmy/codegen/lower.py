@@ -11,6 +11,7 @@ from emmy.codegen.early import EARLY_SINCE, starting_early
 from emmy.codegen.families.attention import lower_attention
 from emmy.codegen.families.map import lower_map
 from emmy.codegen.families.mma import lower_mma
+from emmy.codegen.families.mma_tf32 import lower_tf32
 from emmy.codegen.families.plain import lower_plain
 from emmy.codegen.families.row import lower_row
 from emmy.codegen.families.scan import lower_scan
@@ -34,6 +35,7 @@ FAMILIES: Final[dict[str, Lower]] = {
     "attention": lower_attention,
     "mma": lower_mma,
     "wgmma": lower_wgmma,
+    "tf32": lower_tf32,
     "tile": lower_tile,
     "plain": lower_plain,
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from emmy.egraph.egg import Egg
-from emmy.egraph.families import attention, contraction, plain, wgmma
+from emmy.egraph.families import attention, contraction, plain, tf32, wgmma
 from emmy.egraph.families import map as maps
 from emmy.egraph.families import row as reduced
 from emmy.egraph.families import scan as scans
@@ -63,6 +63,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
         "mma", "mma.egg", contraction.mma_facts, "Mma", contraction.mma_rows, contraction.mma_config,
         ("MmaRing", "MmaBands"),
     ),
+    Family("tf32", "tf32.egg", tf32.facts, "Tf32", tf32.rows, tf32.config, ("Tf32Ring", "Tf32Bands")),
     Family(
         "tile", "tile.egg", contraction.tile_facts, "Tile", contraction.tile_rows, contraction.tile_config,
         ("TileRing", "TileBands"),
@@ -129,6 +130,7 @@ def _target_facts(egg: Egg, target: Target) -> None:
     }
     for name, value in limits.items():
         egg.facts(name, [(value,)])
+    egg.facts("allowed", [(target.numerics,)] if target.numerics else [])
 
 
 def _family_facts(

@@ -106,7 +106,7 @@ def roofline(work: Work, target: Target) -> float:
     return target.launch_seconds + max(
         work.bytes / target.bandwidth,
         work.tensor_time / max(target.flops_mma16, target.flops_wgmma16),
-        work.scalar_flops / target.flops_f32,
+        work.scalar_flops / target.flops_products,
         FUSED * (sum(work.slots) - sum(work.kept)) / (target.flops_f32 / 2),
     )
 
@@ -350,10 +350,13 @@ class _Model:
             flops = d.flops * self._again(d.group, False)
             tiled = _pad(d.m, c.tile_m) * _pad(d.n, c.tile_n) if d.main else 1.0 + zero
             padded = flops * np.where(self.is_tiled, np.where(c.family == "attention", queries, tiled), 1.0)
-            on_tensor = self.is_mma & d.tensor
+            # f32 factors, rounded to tf32
+            wide = c.bits == 32.0
+            on_tensor = self.is_mma & (wide | d.tensor)
             tensor = tensor + np.where(on_tensor, padded, 0.0)
-            # the fragments that a warp loads for each step, two bytes an element
-            smem = smem + np.where(on_tensor, padded * (1.0 / self.hold_m + 1.0 / self.hold_n), 0.0)
+            # the fragments that a warp loads for each step, two (four) bytes an element
+            read = padded * np.where(wide, 2.0, 1.0) * (1.0 / self.hold_m + 1.0 / self.hold_n)
+            smem = smem + np.where(on_tensor, read, 0.0)
             tile = k.tile_loads * vectors / np.maximum(1.0, self.hold_m * self.hold_n)
             loads = np.where(c.family == "tile", tile, self._thread_loads(d.n))
             slots = slots + np.where(on_tensor, 0.0, padded / 2.0 * (1.0 + loads))

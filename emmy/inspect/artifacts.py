@@ -52,7 +52,8 @@ def plan_document(s: Saturation, report: Iterable[str]) -> dict[str, Any]:
             "gpu": r.gpu, "capability": r.capability, "compiler": r.compiler, "numerics": r.numerics, "l2": r.l2,
         },
         "options": {
-            "passes": o.passes, "pins": [p.text for p in o.pins], "place": o.place, "held": sorted(o.held),
+            "passes": o.passes, "pins": [p.text for p in o.pins], "place": o.place, "allow": o.allow,
+            "held": sorted(o.held),
             "fallback": o.fallback, "strict_evidence": o.strict_evidence, "check": o.check,
             "limits": {
                 "launches": o.limits.launches, "seconds": o.limits.seconds, "megabytes": o.limits.megabytes,

@@ -131,7 +131,8 @@ def rule_counts(s: Saturation) -> Counter[str]:
 
 def report_lines(s: Saturation) -> list[str]:
     """Every rule with what became of it: fired (how often), refused (reason), or held; then rows and launches."""
-    return [*_rule_lines(s), *_family_lines(s), *_launch_lines(s)]
+    allowed = [f"allowed: {s.options.allow}"] if s.options.allow else []
+    return [*allowed, *_rule_lines(s), *_family_lines(s), *_launch_lines(s)]
 
 
 def _rule_lines(s: Saturation) -> list[str]:

@@ -8,7 +8,7 @@ factors (0.9 of bandwidth, 0.8 of tensor rate).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from emmy.errors import UsageError
@@ -38,6 +38,13 @@ class Target:
     registers_sm: int = 65536
     threads_block: int = 1024
     registers_thread: int = 255
+    # what a compile may do beside the card's exact arithmetic: `tf32`, products of f32 factors rounded to 10 bits
+    numerics: str = ""
+
+    @property
+    def flops_products(self) -> float:
+        """The most that products of f32 factors reach."""
+        return max(self.flops_f32, self.flops_mma16 / 2, self.flops_wgmma16 / 2) if self.numerics else self.flops_f32
 
     @property
     def capability(self) -> int:
@@ -45,6 +52,7 @@ class Target:
         return int(self.arch.removeprefix("sm_").rstrip("af"))
 
 
+NUMERICS: Final = ("", "tf32")
 KiB: Final = 1024
 TARGETS: Final[dict[str, Target]] = {
     t.arch: t
@@ -73,3 +81,10 @@ def target_of_gpu(gpu: str) -> Target:
         if t.gpu.replace(" ", "").lower() in gpu.replace(" ", "").lower():
             return t
     raise UsageError(f"unknown GPU {gpu!r}", f"use one of {', '.join(t.gpu for t in TARGETS.values())}")
+
+
+def allowing(target: Target, numerics: str) -> Target:
+    """The target with other numerics allowed: empty, or `tf32` for products of f32 factors on tensor cores."""
+    if numerics not in NUMERICS:
+        raise UsageError(f"{numerics!r} cannot be allowed", "use tf32, or leave it out")
+    return replace(target, numerics=numerics)

@@ -13,6 +13,8 @@ terms may be a small element:
   root.  The factor 8 allows for several confidence widths, for the truncation that tensor cores use in place of
   rounding, and for elementary functions that are within a few units in the last place (CUDA C++ Programming Guide,
   mathematical functions).
+- where factors may be rounded to tf32, each product errs by two units roundoff of that type; signs differ, so a sum of
+  many errs by about as much relative to its own magnitude.  4 (1 + stores) 2^-11 are added.
 - f64 results are held to 2^-53 in place of 2^-24.
 
 Integers and booleans must be equal.  NaN and infinities must stand where the reference, rounded to the result's type,
@@ -23,6 +25,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -30,6 +33,8 @@ from torch import Tensor
 from emmy.errors import UsageError
 from emmy.ir.dtype import DTYPES
 from emmy.ir.torch_types import NAMES
+
+TF32: Final = 2.0**-11  # unit roundoff
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +69,17 @@ class Comparison:
         return text if self.ok else f"{text}, at {list(self.worst)}: {self.found:.9g}, expected {self.expected:.9g}"
 
 
-def tolerance(dtype: str, terms: int = 1, stores: int = 0) -> float:
+def tolerance(dtype: str, terms: int = 1, stores: int = 0, numerics: str = "") -> float:
     """Allowed error relative to the largest magnitude; 0 for integers and booleans."""
     d = DTYPES[dtype]
     if d.kind != "float":
         return 0.0
     unit = 2.0**-53 if dtype == "f64" else 2.0**-24
-    return 2 * (1 + stores) * d.epsilon / 2 + 8 * math.sqrt(max(1, terms)) * unit
+    factors = 4 * (1 + stores) * TF32 if numerics == "tf32" else 0.0
+    return factors + 2 * (1 + stores) * d.epsilon / 2 + 8 * math.sqrt(max(1, terms)) * unit
 
 
-def compare(actual: Tensor, reference: Tensor, *, terms: int = 1, stores: int = 0) -> Comparison:
+def compare(actual: Tensor, reference: Tensor, *, terms: int = 1, stores: int = 0, numerics: str = "") -> Comparison:
     """Compare a result with its reference: f64 of the same shape for floats, any integer type for integers.
 
     `terms` is the longest sum that an element goes through, `stores` the number of values on its way that were rounded
@@ -83,7 +89,7 @@ def compare(actual: Tensor, reference: Tensor, *, terms: int = 1, stores: int = 
         raise UsageError(f"shapes differ: {list(actual.shape)} and {list(reference.shape)}")
     name = NAMES[actual.dtype]
     reference = reference.to(actual.device)
-    allowed = tolerance(name, terms, stores)
+    allowed = tolerance(name, terms, stores, numerics)
     if DTYPES[name].kind != "float":
         return _exact(name, actual, reference)
     found, expected = actual.to(torch.float64), reference.to(torch.float64)

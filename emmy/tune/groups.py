@@ -151,7 +151,7 @@ def make_group(
         _buffer(f"out{k}", o.tensor, bound, "out", {"kind": "zeros"}) for k, o in enumerate(body.outs) if o.into < 0
     ]
     names = [f"out{k}" if o.into < 0 else f"in{o.into}" for k, o in enumerate(body.outs)]
-    allowed = tolerance(body, work)
+    allowed = tolerance(body, work, target.numerics)
     json: Json = {
         "id": group_id(body, bound), "body": body.hash, "text": body.text, "sizes": bound, "name": name,
         "buffers": buffers,
@@ -190,11 +190,12 @@ def least_seconds(body: Body, work: Work, target: Target) -> float:
     rate = max(target.flops_mma16, target.flops_wgmma16)
     gathers = any(isinstance(i, Load) for n in body.nodes if isinstance(n, Load) for e in n.index for i in _inside(e))
     spared = MASKED if gathers or any(n.chooses for n in body.nodes) else 1.0
-    seconds = max(sum(work.footprint) / target.bandwidth, work.tensor_time / rate, work.scalar_flops / target.flops_f32)
+    scalar = work.scalar_flops / target.flops_products
+    seconds = max(sum(work.footprint) / target.bandwidth, work.tensor_time / rate, scalar)
     return spared * seconds / DATA_SHEET
 
 
-def tolerance(body: Body, work: Work) -> list[float]:
+def tolerance(body: Body, work: Work, numerics: str = "") -> list[float]:
     """Allowed error of each result relative to its largest magnitude, of two kernels that may both round.
 
     As `emmy.runtime.numerics.tolerance`, where the unit is that of the least precise type on the way: the result's, a
@@ -203,13 +204,14 @@ def tolerance(body: Body, work: Work) -> list[float]:
     rounded = {n.dtype for n in body.nodes if isinstance(n, Op) and n.name == "cast" and n.dtype in DTYPES}
     rounded |= {n.operand for n in body.nodes if isinstance(n, Fold | Online) and n.operand}
     casts = sum(isinstance(n, Op) and n.name == "cast" for n in body.nodes)
+    narrow = [2.0**-10] if numerics == "tf32" else []
     found = []
     for out in body.outs:
         d = DTYPES[out.tensor.dtype]
         if d.kind != "float":
             found.append(0.0)
             continue
-        unit = max([d.epsilon, *(DTYPES[t].epsilon for t in rounded)]) / 2
+        unit = max([d.epsilon, *(DTYPES[t].epsilon for t in rounded), *narrow]) / 2
         least = 2.0**-53 if d.name == "f64" else 2.0**-24
         found.append(min(1.0, 2 * (2 + min(casts, 4)) * unit + 16 * math.sqrt(max(1, work.fold_length)) * least))
     return found

@@ -171,7 +171,7 @@ def plan_group(
     shared = list(given.values())
     first = candidates[0]["id"]
     tolerances = {
-        b["name"]: _tolerance(b["dtype"], max(len(s.launches) for s in plans))
+        b["name"]: _tolerance(b["dtype"], max(len(s.launches) for s in plans), plans[0].options.allow)
         for b in shared
         if b["role"] in ("out", "update")
     }
@@ -190,10 +190,10 @@ def _written(s: Saturation) -> set[str]:
     return {o.value.name for o in s.plan.outputs if isinstance(o.value, Ref)} & made
 
 
-def _tolerance(dtype: str, launches: int) -> float:
+def _tolerance(dtype: str, launches: int, numerics: str) -> float:
     """Two plans may round at every launch: errors add as a random walk."""
-    d = DTYPES[dtype]
-    return min(1.0, 8 * (1 + math.sqrt(launches)) * max(d.epsilon, 2.0**-16)) if d.kind == "float" else 1.0
+    d, least = DTYPES[dtype], 2.0**-10 if numerics == "tf32" else 2.0**-16
+    return min(1.0, 8 * (1 + math.sqrt(launches)) * max(d.epsilon, least)) if d.kind == "float" else 1.0
 
 
 def _buffer(b: Buffer, sizes: Mapping[str, int], role: str, known: Mapping[str, np.ndarray[Any, Any]]) -> Json:

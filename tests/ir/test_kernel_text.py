@@ -36,7 +36,7 @@ from emmy.ir.loop import Body, const, size
 from emmy.ir.parse import ParseError
 from emmy.ir.parse_kernel import parse_kernel
 from emmy.ir.show_kernel import show_kernel
-from emmy.ir.target import target
+from emmy.ir.target import allowing, target
 from tests import bodies as B
 from tests.codegen import small as K
 from tests.codegen.hopper_fixture import hopper_gemm
@@ -119,6 +119,7 @@ BODIES: dict[str, tuple[Body, Mapping[str, int]]] = {
     "rms norm and linear": (B.rms_linear(70, 96, 128, factored=False), {}),
     "dequantized": (B.dequant(8, 16, 40), {}),
     "guarded halves": (B.rotated(40, 24, 64), {}),
+    "linear of f32": (B.linear(40, 24, 65, "f32"), {}),
     "attention": (B.attention(1, 4, 2, 40, 40, 24, causal=True), {}),
     "attention by name": (B.attention(1, 2, 1, SIZE, SIZE, 16, mask="add"), {"s": 77}),
 }
@@ -128,7 +129,7 @@ BODIES: dict[str, tuple[Body, Mapping[str, int]]] = {
 @pytest.mark.parametrize("name", BODIES)
 def test_kernels_of_sampled_rows_parse_back(name: str, arch: str) -> None:
     body, sizes = BODIES[name]
-    card = target(arch)
+    card = allowing(target(arch), "tf32")
     rng = random.Random(f"{name} {arch}")
     found = schedule_rows([body], card, sizes, RULESETS).rows[body.hash]
     for family in sorted({s.family for s in found}):
@@ -138,7 +139,7 @@ def test_kernels_of_sampled_rows_parse_back(name: str, arch: str) -> None:
 
 
 def test_the_sampled_bodies_have_every_family() -> None:
-    card = target("sm_90a")
+    card = allowing(target("sm_90a"), "tf32")
     found = {s.family for b, sizes in BODIES.values() for s in schedule_rows([b], card, sizes, RULESETS).rows[b.hash]}
     assert found == set(FAMILIES)
 

@@ -1,11 +1,11 @@
 """Small bodies of every kernel family at shapes on, one below and one above the edges of tiles, and their legal rows.
 
 Groups: the families map, turn, row, scan, plain, tile (`tile_ahead`: its fragments read a step ahead; `tile_coop`: its
-sums shared by groups of threads; `tile_parts`: by blocks), mma (`mma_windows`: rows at every alignment; `mma_boxes`:
-its operands brought by TMA; `mma_parts`: its sums shared by blocks) and wgmma (`wgmma_computed`: left factors computed
-by the consumers; `wgmma_eighth`: factors of 8 bits), contractions whose matrix or row is data (`picked`, and
-`picked_copies` by cp.async), attention on threads and on tensor cores, and the two launches of a split reduction
-(`partial` and `finish`), which are scheduled like any other body.
+sums shared by groups of threads; `tile_parts`: by blocks), tf32, mma (`mma_windows`: rows at every alignment;
+`mma_boxes`: its operands brought by TMA; `mma_parts`: its sums shared by blocks) and wgmma (`wgmma_computed`: left
+factors computed by the consumers; `wgmma_eighth`: factors of 8 bits), contractions whose matrix or row is data
+(`picked`, and `picked_copies` by cp.async), attention on threads and on tensor cores, and the two launches of a split
+reduction (`partial` and `finish`), which are scheduled like any other body.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from emmy.ir.evaluate import integer
 from emmy.ir.kernel import Kernel
 from emmy.ir.loop import Body, Out, ax, const, fold, load, size
 from emmy.ir.schedule import Scheduled
-from emmy.ir.target import Target, target
+from emmy.ir.target import Target, allowing, target
 from tests import bodies as B
 from tests import host_cuda
 from tests.codegen import small as K
@@ -505,6 +505,8 @@ GROUPS: Final[dict[str, Group]] = {
     "tile_coop": Group(tile_cases, lambda s: _tile(s) and s.row.reduce.coop),
     "tile_parts": Group(tile_parts_cases, lambda s: s.family == "tile" and s.row.reduce.parts > 1),
     "mma": Group(contraction_cases, lambda s: _mma(s) and s.row.stage.where != "smem-tma"),
+    # small integers, which tf32 holds
+    "tf32": Group(lambda: [c for c in tile_cases() if c.exact], _family("tf32"), allowing(CARD, "tf32")),
     "mma_windows": Group(window_cases, lambda s: _mma(s) and s.row.stage.where == "smem"),
     "mma_boxes": Group(boxed_cases, lambda s: _mma(s) and s.row.stage.where == "smem-tma"),
     "mma_parts": Group(parts_cases, lambda s: s.family == "mma" and s.row.reduce.parts > 1),

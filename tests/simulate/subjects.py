@@ -61,6 +61,11 @@ LONG: Final = {
         one("scale in the epilogue", B.rms_linear(33, 24, 72)),
         one("symbolic sum", B.linear(40, 33, S), True, s=69),
     ),
+    "tf32": (
+        one("linear 33x40x136 f32", B.linear(33, 40, 136, "f32"), True),
+        one("m by k, k by n f32", B.linear(24, 40, 72, "f32", trans_a=True, trans_b=False), True),
+        one("symbolic sum", B.linear(40, 33, S, "f32"), True, s=69),
+    ),
     "tile_ahead": (
         one("linear 33x40x136 f32", B.linear(33, 40, 136, "f32"), True),
         one("linear 24x65x71", B.linear(24, 65, 71), True),

@@ -81,6 +81,18 @@ class MmaConfig:
         stage = 2 * self.block_k * (pa * self.block_m + pb * self.block_n)
         return used + 2 * (stage // (4 * self.threads)) <= 255
 
+    def tile(self, view: ContractionView, name: str, part: Part, own: tuple[Ax, ...], rows: int) -> Tile:
+        """How `rows` rows of a part are staged."""
+        run = run_side(part, view.body, own, view.k)
+        copies = self.where == "smem-async" and async_copy(part, view.body, own, view.k, self.type)
+        transport: Transport = "tma" if self.where == "smem-tma" else "async" if copies else "sync"
+        layout = swizzled(self.block_k if run == "k" else rows, 2)
+        shifts = self.shifts(view)
+        return Tile(
+            name, part, own, view.k, rows, self.block_k, self.type, run, run, transport, self.stages, layout,
+            shifts=shifts,
+        )  # fmt: skip
+
 
 def tiles(view: ContractionView, c: MmaConfig) -> list[Tile]:
     """The staged tile of every part, left parts first."""
@@ -89,18 +101,8 @@ def tiles(view: ContractionView, c: MmaConfig) -> list[Tile]:
         own, rows = (view.m, c.block_m) if side == "a" else (view.n, c.block_n)
         for k, part in enumerate(parts):
             name = side if len(parts) == 1 else f"{side}{k}"
-            made.append(_tile(view, c, name, part, own, rows))
+            made.append(c.tile(view, name, part, own, rows))
     return made
-
-
-def _tile(view: ContractionView, c: MmaConfig, name: str, part: Part, own: tuple[Ax, ...], rows: int) -> Tile:
-    run = run_side(part, view.body, own, view.k)
-    copies = c.where == "smem-async" and async_copy(part, view.body, own, view.k, c.type)
-    transport: Transport = "tma" if c.where == "smem-tma" else "async" if copies else "sync"
-    layout = swizzled(c.block_k if run == "k" else rows, 2)
-    return Tile(
-        name, part, own, view.k, rows, c.block_k, c.type, run, run, transport, c.stages, layout, shifts=c.shifts(view)
-    )  # fmt: skip
 
 
 def lower_mma(body: Body, row: Row, scalars: Scalars, name: str, comment: str) -> Kernel:
@@ -108,10 +110,14 @@ def lower_mma(body: Body, row: Row, scalars: Scalars, name: str, comment: str) -
     view = contraction_view(body)
     if isinstance(view, str):
         raise LoweringError(f"{name} is no contraction: {view}", "take a row of another family")
-    return _Mma(view, MmaConfig.of(row), Frame(body, scalars, name, comment)).kernel()
+    return WarpProducts(view, MmaConfig.of(row), Frame(body, scalars, name, comment)).kernel()
 
 
-class _Mma:
+class WarpProducts:
+    """Products by the fragments of warps; `again` is that of `chained_ring`."""
+
+    again = False
+
     def __init__(self, view: ContractionView, config: MmaConfig, frame: Frame) -> None:
         self.v, self.c, self.f, self.code = view, config, frame, frame.code
         c = config
@@ -125,7 +131,7 @@ class _Mma:
         self.warp_m, self.warp_n = self._warps(code)
         self.lane = code.let("lane", mod(TID, 32))
         self._accumulators(code)
-        self.x.run_chained(code, c.steps, self._fragments, self._step)
+        self.x.run_chained(code, c.steps, self._fragments, self._step, again=self.again)
         x = self.x
         with x.finished(code, self.acc, c.words) as last:
             self._store(last)
@@ -175,7 +181,10 @@ class _Mma:
                 d = tuple(Elem(acc.name, add(d0, q), "f32") for q in range(4))
                 a = tuple(Elem(self.frag_a[total.a].name, add(a0, q), "u32") for q in range(4))
                 b = tuple(Elem(self.frag_b[total.b].name, add(b0, q), "u32") for q in range(2))
-                c.emit(Mma("m16n8k16", self.c.type, d, a, b, d))
+                c.emit(self._product(d, a, b))
+
+    def _product(self, d: tuple[Elem, ...], a: tuple[Elem, ...], b: tuple[Elem, ...]) -> Mma:
+        return Mma("m16n8k16", self.c.type, d, a, b, d)
 
     # -- results
 
@@ -194,4 +203,4 @@ class _Mma:
                 epilogue.store(c, m, n, held, self.x.known(row, column))
 
 
-__all__ = ["MmaConfig", "lower_mma", "tiles"]
+__all__ = ["MmaConfig", "WarpProducts", "lower_mma", "tiles"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from emmy.egraph.families.contraction import Facts, Rows, _rings, points
+from emmy.egraph.families.contraction import Facts, Rows, points, rings
 from emmy.ir.config import KernelConfig
 from emmy.ir.loop import Ax, Body
 from emmy.ir.schedule import Row, Tile, Work
@@ -57,9 +57,9 @@ def fragments(view: AttentionView) -> tuple[int, int] | None:
 def rows(threads: Rows, tensor: Rows, options: Rows) -> Iterator[tuple[str, Row]]:
     for body, t, columns, _ in threads:
         yield body, Row(Work("t", (t,)), Tile(fragment=(columns,)))
-    rings = _rings(options)
+    stages = rings(options)
     for body, type, warps, r, f, ring, _ in tensor:
-        for stage in rings.get(ring, ()):
+        for stage in stages.get(ring, ()):
             yield body, Row(Work("w", (warps,)), Tile(f"mma_m16n8k16_{type}_f32", (r, f)), stage=stage)
 
 

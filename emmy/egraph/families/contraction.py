@@ -36,7 +36,7 @@ def tile_facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | 
     view = contraction_view(body)
     if isinstance(view, str):
         return view
-    facts = _facts("tile", view, sizes)
+    facts = counted("tile", view, sizes)
     sides = ((view.parts_a, view.m), (view.parts_b, view.n))
     lying = [along_sum(parts, body, own, view.k) for parts, own in sides]
     # beside a part that does not run along the sum, one that does is turned by hand
@@ -44,7 +44,7 @@ def tile_facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | 
         async_copy(p, body, own, view.k, "f32") and (along or run_side(p, body, own, view.k) == "own")
         for (parts, own), along in zip(sides, lying, strict=True) for p in parts
     )  # fmt: skip
-    facts["tile-body"] = [(body.hash, *_extents(view, sizes))]
+    facts["tile-body"] = [(body.hash, *extents(view, sizes))]
     facts["tile-step"] = [(body.hash, _step(body))]
     facts["tile-fixed"] = _fixed(view, sizes)
     facts["tile-copies"] = [(body.hash,)] if copies else []
@@ -58,22 +58,24 @@ def mma_facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | s
     half = view.half
     if half is None:
         return "factors that the original program does not hold in one 16-bit type"
-    facts = _facts("mma", view, sizes)
-    facts["mma-body"] = [(body.hash, half, *_extents(view, sizes))]
+    facts = counted("mma", view, sizes)
+    facts["mma-body"] = [(body.hash, half, *extents(view, sizes))]
     facts["mma-fixed"] = _fixed(view, sizes)
-    copies = any(async_copy(p, body, own, view.k, half) for p, own in _parts(view))
+    copies = any(async_copy(p, body, own, view.k, half) for p, own in parts_of(view))
     facts["mma-copies"] = [(body.hash,)] if copies else []
-    boxes = [part_box(p, body, view.batch, own, view.k) for p, own in _parts(view)]
+    boxes = [part_box(p, body, view.batch, own, view.k) for p, own in parts_of(view)]
     boxed = all(isinstance(b, Box) and b.dtype == half for b in boxes)
     facts["mma-boxes"] = [(body.hash,)] if boxed else []
     return facts
 
 
-def _parts(view: ContractionView) -> list[tuple[Any, tuple[Ax, ...]]]:
+def parts_of(view: ContractionView) -> list[tuple[Any, tuple[Ax, ...]]]:
+    """Every part with the axes of its own."""
     return [*((p, view.m) for p in view.parts_a), *((p, view.n) for p in view.parts_b)]
 
 
-def _extents(view: ContractionView, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+def extents(view: ContractionView, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+    """Results along m and n, and the length of the sum."""
     return points(view.m, sizes), points(view.n, sizes), points(view.k, sizes)
 
 
@@ -86,7 +88,8 @@ def _reduce(parts: int, atomic: int) -> Reduce:
     return Reduce(parts=parts if parts > 1 else 0, finish="a" if atomic else "")
 
 
-def _facts(stem: str, view: ContractionView, sizes: Mapping[str, int]) -> Facts:
+def counted(stem: str, view: ContractionView, sizes: Mapping[str, int]) -> Facts:
+    """How many operands and row scalars a block stages: facts of a family whose relations begin with `stem`."""
     h = view.body.hash
     return {
         f"{stem}-operands": [(h, len(view.parts_a), len(view.parts_b), len(view.sums))],
@@ -94,38 +97,38 @@ def _facts(stem: str, view: ContractionView, sizes: Mapping[str, int]) -> Facts:
     }
 
 
-def _rings(found: Rows) -> dict[Any, list[Stage]]:
+def rings(found: Rows) -> dict[Any, list[Stage]]:
     """Stage options of each class of rings."""
-    rings: dict[Any, list[Stage]] = {}
+    stages: dict[Any, list[Stage]] = {}
     for *_, depth, way, cls in found:
-        rings.setdefault(cls, []).append(Stage(depth, WAYS[way]))
-    return rings
+        stages.setdefault(cls, []).append(Stage(depth, WAYS[way]))
+    return stages
 
 
-def _rasters(found: Rows) -> dict[Any, list[Raster]]:
+def rasters(found: Rows) -> dict[Any, list[Raster]]:
     """Block orders of each class of them."""
-    rasters: dict[Any, list[Raster]] = {}
+    orders: dict[Any, list[Raster]] = {}
     for _, group, cls in found:
-        rasters.setdefault(cls, []).append(Raster(group))
-    return rasters
+        orders.setdefault(cls, []).append(Raster(group))
+    return orders
 
 
 def tile_rows(found: Rows, options: Rows, bands: Rows) -> Iterator[tuple[str, Row]]:
-    rings: dict[Any, list[Stage]] = {}
+    stages: dict[Any, list[Stage]] = {}
     for *_, depth, way, ahead, cls in options:
-        rings.setdefault(cls, []).append(Stage(depth, WAYS[way], registers=bool(ahead)))
-    rasters = _rasters(bands)
+        stages.setdefault(cls, []).append(Stage(depth, WAYS[way], registers=bool(ahead)))
+    orders = rasters(bands)
     for body, tm, tn, fm, fn, bk, groups, parts, atomic, ring, raster, _ in found:
         reduce = Reduce(True, groups) if groups > 1 else _reduce(parts, atomic)
-        for stage, order in product(rings.get(ring, ()), rasters.get(raster, ())):
+        for stage, order in product(stages.get(ring, ()), orders.get(raster, ())):
             yield body, Row(Work("t", (tm, tn)), Tile(fragment=(fm, fn), k=bk), reduce, stage, order)
 
 
 def mma_rows(found: Rows, options: Rows, bands: Rows) -> Iterator[tuple[str, Row]]:
-    rings, rasters = _rings(options), _rasters(bands)
+    stages, orders = rings(options), rasters(bands)
     for body, type, wm, wn, fm, fn, ks, parts, atomic, ring, raster, _ in found:
         tile = Tile(f"mma_m16n8k16_{type}_f32", (fm, fn), ks)
-        for stage, order in product(rings.get(ring, ()), rasters.get(raster, ())):
+        for stage, order in product(stages.get(ring, ()), orders.get(raster, ())):
             yield body, Row(Work("w", (wm, wn)), tile, _reduce(parts, atomic), stage, order)
 
 
@@ -139,7 +142,7 @@ def tile_config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) 
         sets *= 2 * _step(body)
     registers = 40 + sums * fm * fn + sets
     tile = tm * fm, tn * fn, row.tile.k
-    config = _config("tile", body, view, row, sizes, tile, "f32", registers, (fm, fn), 4)
+    config = config_of("tile", body, view, row, sizes, tile, "f32", registers, (fm, fn), 4)
     if not row.reduce.coop:
         return config
     parts = row.reduce.accumulators
@@ -157,14 +160,15 @@ def mma_config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -
     registers = 40 + sums * 4 * fm * fn + 8 * pa * fm + 4 * pb * fn
     assert view.half is not None
     tile = 16 * wm * fm, 8 * wn * fn, 16 * row.tile.k
-    return _config("mma", body, view, row, sizes, tile, view.half, registers, (16 * fm, 8 * fn))
+    return config_of("mma", body, view, row, sizes, tile, view.half, registers, (16 * fm, 8 * fn))
 
 
-def _config(
+def config_of(
     family: Any, body: Body, view: ContractionView, row: Row, sizes: Mapping[str, int], tile: tuple[int, int, int],
     type: str, registers: int, hold: tuple[int, int], pad: int = 0,
 ) -> KernelConfig:  # fmt: skip
-    m, n, _ = _extents(view, sizes)
+    """A row's meaning for cost: its tile along m, n and k, the staged type, and what a worker holds."""
+    m, n, _ = extents(view, sizes)
     (tile_m, tile_n, tile_k), bytes = tile, dtype(type).bytes
     stage = bytes * tile_k * (len(view.parts_a) * (tile_m + pad) + len(view.parts_b) * (tile_n + pad))
     boxed = row.stage.where == "smem-tma"
@@ -216,7 +220,7 @@ def _copied(body: Body, type: str) -> int:
     view = contraction_view(body)
     assert isinstance(view, ContractionView)
     narrowest, chunk = 16, 16 // dtype(type).bytes
-    for part, own in _parts(view):
+    for part, own in parts_of(view):
         run = view.k if run_side(part, body, own, view.k) == "k" else own
         for node in part.loads:
             moves = whole_chunks(run, chunk) and gathered_load(node, body, run, chunk) is not None
