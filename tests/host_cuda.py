@@ -158,6 +158,7 @@ def _load(kernel: Kernel) -> Any:
 
 _F: Final = "static inline"
 HOST_HELPERS: Final[dict[str, str]] = {
+    "fence_device": f"{_F} void fence_device() {{}}",
     "f32_to_bf16": f"""{_F} unsigned short f32_to_bf16(float x) {{
     const unsigned b = __float_as_uint(x);
     if (x != x) return 0x7fff;

@@ -148,6 +148,7 @@ static __device__ __forceinline__ void ring_skip(int& slot, unsigned& parity, in
     "bulk_wait_read": """template <int N> static __device__ __forceinline__ void bulk_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(N) : "memory");
 }""",
+    "fence_device": _plain("fence_device", "fence.acq_rel.gpu;"),
     "proxy_fence_shared": _plain("proxy_fence_shared", "fence.proxy.async.shared::cta;"),
     "proxy_fence_global": _plain("proxy_fence_global", "fence.proxy.async.global;"),
     "named_sync": f"""{_F} void named_sync(int id, int threads) {{

@@ -162,7 +162,8 @@ class Statements(Values):
         return f"{old}{_ATOMIC[s.op]}({self.address(s.place)}, {self.x(s.value)});"
 
     def fence(self, s: Fence) -> str:
-        return "__threadfence();" if s.scope == "device" else "__threadfence_block();"
+        # weaker than __threadfence, which also orders fences among themselves
+        return "fence_device();" if s.scope == "device" else "__threadfence_block();"
 
     def proxy_fence(self, s: ProxyFence) -> str:
         return f"proxy_fence_{s.space}();"

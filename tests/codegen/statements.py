@@ -217,7 +217,7 @@ CASES: dict[str, Case] = {
     "named arrival": case("", NamedBarrier(i(2), 128, True), "named_arrive(2, 128);"),
     "cluster barrier": case("cluster", ClusterBarrier(), "cluster_sync();", **TWO),
     "warp sync": case("", WarpSync(), "__syncwarp();"),
-    "fence": case("", Fence(), "__threadfence();"),
+    "fence": case("", Fence(), "fence_device();"),
     "proxy fence": case("proxy fence", ProxyFence(), "proxy_fence_shared();"),
     "proxy fence of global memory": case("proxy fence", ProxyFence("global"), "proxy_fence_global();"),
     "shuffle": case("", Shuffle("o", FLOAT, "xor", i(1)),

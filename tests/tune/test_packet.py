@@ -12,16 +12,21 @@ from typing import Any
 
 import pytest
 
+from emmy.egraph.schedule import schedule_rows
 from emmy.errors import PacketError
 from emmy.extract.records import Regime
 from emmy.extract.store import Store
+from emmy.extract.work import analyse
 from emmy.frontend.source import load
 from emmy.ir.target import target
+from emmy.resources import rulesets
 from emmy.saturation import Options, saturate_program
 from emmy.tune.asked import TuneOptions
-from emmy.tune.packet import read_packet, read_results, record_results
+from emmy.tune.groups import add_check, make_group
+from emmy.tune.packet import read_packet, read_results, record_results, write_packet
 from emmy.tune.tune import make_packet
 from emmy.whole import key_of_pieces
+from tests import bodies
 
 pytestmark = pytest.mark.nvrtc
 
@@ -45,6 +50,30 @@ def test_a_packet_carries_all_that_its_runner_needs(written: Path) -> None:
     subprocess.run([sys.executable, "-I", "-B", "-c", code], check=True, cwd=written)
     worker = [sys.executable, "-B", "-c", "import sys; sys.modules['emmy'] = None; import emmy_runner.worker"]
     subprocess.run(worker, check=True, cwd=written)
+
+
+def test_a_packet_says_what_memory_of_their_own_launches_need(tmp_path: Path) -> None:
+    body, card = bodies.linear(16, 512, 2048), target("sm_90a")
+    group = make_group(body, {}, card, analyse(body, {}), "k_shared")
+    rows = schedule_rows([body], card, {}, rulesets()).rows[body.hash]
+    add_check(group, rows, [1e-3] * len(rows))
+    shared = [next(r for r in rows if r.row.reduce.text == t and r.family == "mma") for t in ("g4", "g4a")]
+    ids = [group.add(r, 1e-5) for r in shared]
+    write_packet(tmp_path / "p", [group], card)
+    (read,) = read_packet(tmp_path / "p")["groups"]
+    launches = {c["id"]: c["launches"][0] for c in read["candidates"]}
+    assert [[w["zeroed"] for w in launches[i]["work"]] for i in ids] == [[False, True], [True, True]]
+    for i, r in zip(ids, shared, strict=True):
+        sums, arrivals = launches[i]["work"]
+        tiles = r.config.blocks // r.row.reduce.parts
+        each = r.config.tile_m * r.config.tile_n * tiles
+        assert sums == {
+            "dtype": "f32",
+            "count": each * (4 if r.row.reduce.finish == "" else 1),
+            "zeroed": sums["zeroed"],
+        }
+        assert arrivals == {"dtype": "i32", "count": tiles * r.config.block_threads // 32, "zeroed": True}
+    assert "work" not in launches[read["check"]] or read["check"] in ids
 
 
 def test_a_folder_with_content_is_not_written_to(written: Path) -> None:
