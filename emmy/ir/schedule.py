@@ -7,7 +7,8 @@
     REDUCE how a summed axis is divided: `` serial; `coop` across threads; `coop/r2` two accumulators each;
            `g8` over 8 blocks, finished inside the launch; `g8a` by atomics; `g8k` by a finishing launch; `sk` over
            blocks that stay, each with an equal share of the stages of all tiles
-    STAGE  how operands reach fast memory: `d3/smem-async`, `d4/smem-tma/c2`, `d1/smem`; `reg`; `out`
+    STAGE  how operands reach fast memory: `d3/smem-async`, `d4/smem-tma/c2`, `d1/smem`; `reg` the left ones by way of
+           registers in which they are computed; `out` results through shared memory
     RASTER order of blocks: `` row major; `gm8` grouped; `persist`
 
 A kernel with several scheduled steps may suffix a key: `TILE@scores=…`.  A suffixed value that equals the plain one is
