@@ -85,7 +85,7 @@ class Module:
             driver.enter(self._context)
             self._arena = torch.empty(0, dtype=torch.uint8, device=self.device)
             self._zeros = torch.zeros(0, dtype=torch.uint8, device=self.device)
-            self._captured: list[Tensor] = []  # zeros that graphs of the caller's hold
+            self._captured: list[Tensor] = []  # memory that graphs of the caller's go on using
             self._functions = _load(plan, cache or CubinCache())
             self._held = self._take_weights(weights)
             self._fold()
@@ -228,9 +228,9 @@ class Module:
         zeros = self._zeros
         if zeros.numel() < instance.zeros.bytes:
             zeros = torch.zeros(instance.zeros.bytes, dtype=torch.uint8, device=self.device)
-        if zeros is not self._zeros and capturing:
-            # they are set when the caller's graph runs, which other calls must not rely on
-            self._captured.append(zeros)
+        if capturing:
+            # new zeros are set when the caller's graph runs, which other calls must not rely on
+            self._captured += [t for t in (self._arena, zeros) if all(t is not c for c in self._captured)]
         else:
             self._zeros = zeros
         instance.put_zeros(zeros.data_ptr())
