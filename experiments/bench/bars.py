@@ -18,6 +18,7 @@ PEERS: Final = ("eager", "compiled", "autotuned")
 ABOVE_FLOOR: Final = 1.03
 # untuned over tuned, as a geometric mean of all cases
 UNTUNED: Final = 1.10
+# of a program that becomes one launch, and of NVRTC for each kernel
 SATURATE_SECONDS: Final = 3.0
 NVRTC_SECONDS: Final = 1.5
 # unit in the last place of 1: what an output type may add to eager's relative error
@@ -166,7 +167,8 @@ def findings(case: BenchCase, record: Mapping[str, Any]) -> list[str]:
     """What is wrong with a case beside its speed."""
     found = [record["failed"]] if "failed" in record else []
     build = record.get("build", {})
-    if build.get("saturate", 0.0) > SATURATE_SECONDS:
+    alone = len(record.get("rows", {}).get("untuned", [])) == 1
+    if alone and build.get("saturate", 0.0) > SATURATE_SECONDS:
         found.append(f"saturate took {build['saturate']:.2f} s, more than {SATURATE_SECONDS:g}")
     for name, seconds in build.get("nvrtc", {}).items():
         if seconds > NVRTC_SECONDS:

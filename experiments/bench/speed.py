@@ -80,8 +80,15 @@ def read(folder: Path, name: str) -> Json:
 
 
 def finished(record: Json, commit: str, dry: bool) -> bool:
-    """Whether a case need not be done again: it is done, at this commit, and timed where timing is asked for."""
-    return record.get("status") == "done" and record.get("commit") == commit and (dry or not record["dry"])
+    """Whether a case need not be done again: it is done at this commit, and timed where timing is asked for.
+
+    A dry run never takes the place of a measurement.
+    """
+    if record.get("status") != "done":
+        return False
+    if dry and not record["dry"]:
+        return True
+    return record.get("commit") == commit and (dry or not record["dry"])
 
 
 def words_of(o: argparse.Namespace, case: str, commit: str) -> list[str]:

@@ -125,8 +125,11 @@ def test_findings_name_what_is_wrong_beside_speed() -> None:
     good = record(1.0, 1.0, build={"saturate": 1.0, "nvrtc": {"k": 1.0}}, error={"eager": 1e-3, "tuned": 1e-3},
                   repeat={"tuned": {"runs": 10, "equal": False, "atomic": True}})  # fmt: skip
     assert findings(case("c"), good) == []
-    bad = record(1.0, 1.0, build={"saturate": 4.0, "nvrtc": {"k": 2.0}}, error={"eager": 1e-3, "tuned": 1.0},
-                 repeat={"tuned": {"runs": 10, "equal": False, "atomic": False}}, failed="killed")  # fmt: skip
+    bad = record(
+        1.0, 1.0, rows={"untuned": ["wgmma X"]}, build={"saturate": 4.0, "nvrtc": {"k": 2.0}},
+        error={"eager": 1e-3, "tuned": 1.0}, repeat={"tuned": {"runs": 10, "equal": False, "atomic": False}},
+        failed="killed",
+    )  # fmt: skip
     text = "\n".join(findings(case("c"), bad))
     for part in (
         "killed",

@@ -37,6 +37,8 @@ def test_finished_cases_are_kept_and_others_done_again() -> None:
     done = {"status": "done", "commit": "abc", "dry": False}
     assert speed.finished(done, "abc", dry=False) and speed.finished(done, "abc", dry=True)
     assert not speed.finished(done, "abd", dry=False) and not speed.finished({}, "abc", dry=False)
+    assert speed.finished(done, "abd", dry=True), "a dry run never takes the place of a measurement"
+    assert not speed.finished({**done, "dry": True}, "abd", dry=True)
     assert not speed.finished({**done, "status": "measuring"}, "abc", dry=False)
     assert not speed.finished({**done, "dry": True}, "abc", dry=False), "a dry run timed nothing"
 

@@ -490,6 +490,10 @@ def _tile(s: Scheduled) -> bool:
     return s.family == "tile" and not s.row.reduce.parts
 
 
+def _copies(s: Scheduled) -> bool:
+    return s.row.stage.where == "smem-async"
+
+
 def _mma(s: Scheduled) -> bool:
     return s.family == "mma" and not s.row.reduce.parts
 
@@ -510,8 +514,8 @@ GROUPS: Final[dict[str, Group]] = {
     "mma_windows": Group(window_cases, lambda s: _mma(s) and s.row.stage.where == "smem"),
     "mma_boxes": Group(boxed_cases, lambda s: _mma(s) and s.row.stage.where == "smem-tma"),
     "mma_parts": Group(parts_cases, lambda s: s.family == "mma" and s.row.reduce.parts > 1),
-    "picked": Group(picked_cases, lambda s: s.family in ("mma", "tile", "row")),
-    "picked_copies": Group(picked_cases, lambda s: s.family == "mma" and s.row.stage.where == "smem-async"),
+    "picked": Group(picked_cases, lambda s: _tile(s) or s.family == "row" or (_mma(s) and not _copies(s))),
+    "picked_copies": Group(picked_cases, lambda s: _mma(s) and _copies(s)),
     "wgmma": Group(contraction_cases, lambda s: s.family == "wgmma" and not s.row.stage.registers),
     "wgmma_parts": Group(long_cases, lambda s: s.family == "wgmma" and s.config.exchange > 0 and not s.config.stream),
     "wgmma_stream": Group(stream_cases, lambda s: s.config.stream, replace(CARD, sms=3)),

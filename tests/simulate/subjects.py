@@ -32,6 +32,18 @@ LONG: Final = {
         one("scale on the operand", B.rms_linear(33, 24, 267, factored=False)),
         one("m by k, symbolic sum", B.linear(41, 33, S, trans_a=True), True, s=389),
     ),
+    "picked": (
+        one("matrices", B.picked_linear(2, 17, 40, 264, many=2), True),
+        one("matrices, f32, ragged", B.picked_linear(2, 20, 24, 263, "f32", many=2)),
+        one("rows", B.picked_rows(33, 40, 264), True),
+        one("matrices by index from the end", B.picked_linear(2, 24, 33, 392, "f16", many=2, wrap=True)),
+    ),
+    "picked_copies": (
+        one("matrices", B.picked_linear(2, 33, 40, 264, many=2), True),
+        one("matrices, f16, as they lie", B.picked_linear(2, 24, 40, 392, "f16", trans_b=False, many=2)),
+        one("rows", B.picked_rows(33, 40, 264), True),
+        one("matrices by index from the end", B.picked_linear(2, 24, 33, 520, many=2, wrap=True)),
+    ),
     "mma_boxes": (
         one("linear 33x40x264", B.linear(33, 40, 264), True),
         one("k by n, bias", B.linear(24, 40, 392, bias=True, trans_b=False, act=True)),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from emmy.ir.kernel import BulkWait, For, If, Kernel, bodies
+from emmy.ir.kernel import AsyncWait, BulkWait, For, If, Kernel, bodies, walk
 from tests.simulate.edits import Mutant, Path, sites
 
 Holds = Callable[[Kernel, Mutant], bool]
@@ -25,6 +25,11 @@ def in_loop(kernel: Kernel, path: Path) -> bool:
             return True
         body = bodies(body[i])[k]
     return False
+
+
+def _by_copies(kernel: Kernel) -> bool:
+    """True when tiles come by cp.async."""
+    return any(isinstance(s, AsyncWait) for s in walk(kernel.body))
 
 
 def _last_release(kernel: Kernel, m: Mutant) -> bool:
@@ -49,6 +54,10 @@ REASONS: Final[dict[str, tuple[tuple[Holds, str], ...]]] = {
         (
             lambda kernel, m: _of("tile", r"unrolled$")(kernel, m) and not in_loop(kernel, m.path),
             "The copies of the first tile run over into the next slot of the ring, whose own copies come later.",
+        ),
+        (
+            lambda kernel, m: _of("mma", r"for t in \d+\.\.\d+$")(kernel, m) and _by_copies(kernel),
+            "One more turn multiplies the tile behind the last, which was asked for in time and came as zeros.",
         ),
     ),
     "loop bound - 1": (
