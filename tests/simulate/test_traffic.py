@@ -56,6 +56,12 @@ def test_rows_at_any_alignment_are_read_in_two_vectors_a_chunk(a: bool, b: bool)
     assert found.sectors_read * 32 < 2 * 2 * tiles * blocks
 
 
+def test_threads_whose_chunks_lie_in_no_order_read_nothing_behind_an_operand() -> None:
+    # rows of 28 chunks: in the last round a thread's chunk may lie before that of the round before
+    row = "WORK=t16x16,TILE=f8x7/k16,REDUCE=,STAGE=d2/smem,RASTER="
+    assert counters(B.linear(66, 111, 21, "f32", trans_b=False), "tile", row).bytes_read > 0
+
+
 @settings(max_examples=12, deadline=None)
 @given(
     st.integers(2, 70), st.integers(2, 70), st.integers(17, 150), st.booleans(), st.booleans(),

@@ -342,11 +342,13 @@ class Stager:
         """True where a chunk of the thread reaches behind the last whole vector of its operand."""
         found: X = Lit(False, "bool")
         lines = self.t.own if self.t.run == "k" else self.t.k
+        # else a later round of the thread may begin earlier in the lines
+        even = self.threads % (self.per_line if self.t.layout == self.t.run else self.lines) == 0
         for w in self.windows.values():
             # of lines that lie behind each other the last one ends last
             stride = merged_stride(w.form, lines)
             step = None if stride is None else static(self.f.count(stride))
-            ordered = step is not None and step >= 0
+            ordered = even and step is not None and step >= 0
             for i in range(self.rounds - 1 if ordered else 0, self.rounds):
                 line, first, _ = self._where(i32(i))
                 one = w.ends(self._inner(line, first, k0))
