@@ -25,7 +25,8 @@ from scipy.optimize import least_squares  # type: ignore[import-untyped]
 from scipy.stats import spearmanr  # type: ignore[import-untyped]
 
 from emmy.egraph.schedule import FAMILIES
-from emmy.extract.prior import FITTED, Constants, predict_many
+from emmy.extract.constants import FITTED, Constants
+from emmy.extract.prior import predict_many
 from emmy.extract.work import Work, analyse
 from emmy.ir.config import KernelConfig
 from emmy.ir.parse import parse_body

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from emmy.errors import StoreError
     from emmy.evidence.fit import Fitter
     from emmy.evidence.measured import Found, MeasuredBody
+    from emmy.extract.learned import LearnedPrior
     from emmy.extract.store import Store
 
 
@@ -35,7 +36,7 @@ def fit_command(o: FitOptions) -> None:
     from emmy.cli.db import open_store
     from emmy.cli.request import note
     from emmy.evidence.fit import RECIPES, Fitter, compared, cross_validate, dataset, fit, geometric
-    from emmy.extract.learned import file_name, load, save
+    from emmy.extract.prior_file import file_name, save
     from emmy.inspect.fit_text import fit_lines
     from emmy.resources import golden
 
@@ -59,7 +60,8 @@ def fit_command(o: FitOptions) -> None:
     regret, name, fitter = best
     report = cross_validate(fitter)
     prior = fit(data, fitter.recipe, report, target.gpu, target.capability, o.jobs)
-    old = compared(load(path), data) if path.exists() else ()
+    before = _installed(path)
+    old = compared(before, data) if before else ()
     refused = prior.doubt()
     if old and not refused and regret > WORSE * geometric([h.regret for h in old]):
         refused = f"the installed prior's regret on the same bodies is {geometric([h.regret for h in old]):.3f}"
@@ -81,6 +83,21 @@ def fit_command(o: FitOptions) -> None:
 
 # A new prior may be this much worse than the installed one: less is noise.
 WORSE = 1.01
+
+
+def _installed(path: Path) -> LearnedPrior | None:
+    """The prior that stands there; None where there is none, or one that today's Emmy cannot read, which is said."""
+    from emmy.cli.request import note
+    from emmy.errors import StoreError
+    from emmy.extract.prior_file import load
+
+    if not path.exists():
+        return None
+    try:
+        return load(path)
+    except StoreError as error:
+        note(f"{error.what}: there is nothing to compare with")
+        return None
 
 
 def _nothing(o: FitOptions, store: Store, found: Found) -> StoreError:

@@ -25,8 +25,8 @@ import numpy.typing as npt
 
 from emmy.errors import EmmyError, StoreError
 from emmy.evidence.measured import Folds, MeasuredBody, Predict, analytic, predictor
-from emmy.extract.features import NAMES, features
-from emmy.extract.learned import POOLED, HeldOut, LearnedPrior
+from emmy.extract.features import NAMES, Featured, features
+from emmy.extract.learned import MOST, POOLED, HeldOut, LearnedPrior
 from emmy.extract.prior import roofline
 from emmy.extract.trees import LEAVES, Forest
 from emmy.extract.work import analyse
@@ -37,6 +37,8 @@ FOLDS: Final = 8  # of bodies that belong to no model
 FEWEST_BODIES: Final = 4
 FEWEST_ROWS: Final = 60
 SAMPLE: Final = 32  # rows whose answers a file repeats
+KNOWN: Final = 20  # measured rows that make their kind known
+BELOW: Final = 90.0  # percentile of measured / analytic that the prior is cautious by
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +78,21 @@ class Rows:
     """The measured rows of one body; `groups` are the programs (models, kinds of cases) that it belongs to."""
 
     body: MeasuredBody
-    matrix: Array
-    analytic: Array
-    floor: float
-    family: npt.NDArray[np.str_]
+    featured: Featured
     measured: Array
     groups: frozenset[str]
+
+    @property
+    def matrix(self) -> Array:
+        return self.featured.matrix
+
+    @property
+    def analytic(self) -> Array:
+        return self.featured.seconds
+
+    @property
+    def family(self) -> npt.NDArray[np.str_]:
+        return self.featured.family
 
     def weights(self, near: float) -> Array:
         weight = (self.measured.min() / self.measured) ** near
@@ -97,7 +108,7 @@ def dataset(bodies: Iterable[MeasuredBody]) -> list[Rows]:
         floor = roofline(work, b.target)
         f = features(work, [r.scheduled.config for r in b.rows], b.target, floor)
         seconds = np.array([r.seconds for r in b.rows])
-        found.append(Rows(b, f.matrix, f.seconds, floor, f.family, seconds, groups_of(b)))
+        found.append(Rows(b, f, seconds, groups_of(b)))
     return found
 
 
@@ -150,6 +161,25 @@ def train(data: Sequence[Rows], recipe: Recipe = Recipe(), seed: int = 0, jobs: 
         if sum(int((d.family == family).sum()) for d in mine) >= recipe.rows and len(mine) >= FEWEST_BODIES:
             forests[family] = _forest(mine, recipe, seed, family, jobs)
     return forests
+
+
+def known_kinds(data: Sequence[Rows]) -> frozenset[str]:
+    """Kinds of which enough rows were measured."""
+    if not data:
+        return frozenset()
+    found, counts = np.unique(np.concatenate([d.featured.kind for d in data]), return_counts=True)
+    return frozenset(str(k) for k, n in zip(found, counts, strict=True) if n >= KNOWN)
+
+
+def caution(data: Sequence[Rows]) -> dict[str, float]:
+    """By family, how much slower than the analytic prior says nine of ten measured rows are at most (logarithm)."""
+    if not data:
+        return {}
+    family = np.concatenate([d.family for d in data])
+    error = np.log(np.concatenate([d.measured / d.analytic for d in data]))
+    return {
+        str(f): float(np.clip(np.percentile(error[family == f], BELOW), 0.0, MOST)) for f in np.unique(family)
+    }  # fmt: skip
 
 
 def _forest(data: Sequence[Rows], recipe: Recipe, seed: int, family: str | None, jobs: int | None) -> Forest:
@@ -252,19 +282,20 @@ class Fitter:
     seed: int = 0
     observe: Callable[[Fold], None] | None = None
     jobs: int | None = None
-    known: dict[frozenset[str], dict[str, Forest]] = field(default_factory=dict)
+    known: dict[frozenset[str], LearnedPrior] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.keys = held_out(self.data)
         self.by_body = {d.body.body.hash: k for d, k in zip(self.data, self.keys, strict=True)}
 
-    def without(self, keys: frozenset[str]) -> dict[str, Forest]:
-        """Models of all bodies that share none of these keys."""
+    def without(self, keys: frozenset[str]) -> LearnedPrior:
+        """The prior of all bodies that share none of these keys."""
         asked = self._asked(keys)
         if asked not in self.known:
             began = time.monotonic()
             seen = [d for d, mine in zip(self.data, self.keys, strict=True) if not (mine & asked or mine & keys)]
-            self.known[asked] = train(seen, self.recipe, self.seed, self.jobs)
+            forests = train(seen, self.recipe, self.seed, self.jobs)
+            self.known[asked] = LearnedPrior("", 0, forests, known_kinds(seen), caution(seen))
             if self.observe:
                 total = len({self._asked(k) for k in self.keys})
                 left_out, seconds = tuple(sorted(asked)), time.monotonic() - began
@@ -277,7 +308,7 @@ class Fitter:
 
     def prior(self, body: MeasuredBody) -> LearnedPrior:
         """The prior that has not seen this body, nor the other bodies of its model or fold."""
-        return LearnedPrior("", 0, self.without(self.by_body[body.body.hash]))
+        return self.without(self.by_body[body.body.hash])
 
     def folds(self, body: MeasuredBody) -> Predict:
         prior = self.prior(body)
@@ -297,7 +328,7 @@ def cross_validate(fitter: Fitter) -> tuple[HeldOut, ...]:
 
 
 def judged(d: Rows, prior: LearnedPrior) -> HeldOut:
-    predicted = prior.corrected(d.matrix, d.analytic, d.floor, d.family)
+    predicted = prior.corrected(d.featured)
     (rank, regret), (other_rank, other_regret) = (_ranked(p, d.measured) for p in (predicted, d.analytic))
     best = d.body.best.scheduled.family
     return HeldOut(d.body.body.hash, best, len(d.measured), rank, regret, other_rank, other_regret)
@@ -336,4 +367,5 @@ def fit(
         )
     every = np.concatenate([d.matrix for d in data])
     sample = every[np.linspace(0, len(every) - 1, min(SAMPLE, len(every))).astype(int)]
-    return LearnedPrior(gpu, capability, forests, report, sample, forests[POOLED].values(sample))
+    answers = forests[POOLED].values(sample)
+    return LearnedPrior(gpu, capability, forests, known_kinds(data), caution(data), report, sample, answers)

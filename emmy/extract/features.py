@@ -13,7 +13,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from emmy.extract.prior import Columns, terms_many
+from emmy.extract.columns import Columns
+from emmy.extract.kinds import kinds
+from emmy.extract.prior import terms_many
 from emmy.extract.work import Dot, Work
 from emmy.ir.config import KernelConfig
 from emmy.ir.target import Target
@@ -28,8 +30,9 @@ _COUNTS: Final = ("steps", "waves", "resident", "warps", "active", "quantized")
 _SIZES: Final = (
     "block_threads", "blocks", "tile_m", "tile_n", "tile_k", "vector", "stages", "smem", "registers", "rows_per_block",
     "reduce_threads", "splits", "run", "flight", "hold_m", "hold_n", "group", "shares",
+    "exchange", "bits",
 )  # fmt: skip
-_FLAGS: Final = ("held", "direct", "persist", "turns", "staged", "swapped")
+_FLAGS: Final = ("held", "direct", "persist", "turns", "staged", "swapped", "stream")
 _WORK: Final = (
     "bytes", "stored", "tensor_flops", "scalar_flops", "slots", "points", "rows", "fold_length", "depth", "levels",
     "element", "operands", "dots", "m", "n", "k", "batch", "intensity", "floor", "strided", "strided_store", "rescales",
@@ -37,7 +40,7 @@ _WORK: Final = (
 )  # fmt: skip
 _SHAPE: Final = (
     "padding", "tail", "blocks_sm", "output_block", "k_block", "bytes_thread", "registers_sm", "smem_sm", "reread",
-    "excess",
+    "excess", "alone",
 )  # fmt: skip
 NAMES: Final[tuple[str, ...]] = (
     "prediction", *(f"term_{n}" for n in _SHARES), *(f"count_{n}" for n in _COUNTS), *(f"config_{n}" for n in _SIZES),
@@ -49,12 +52,16 @@ TINY: Final = 1e-12
 
 @dataclass(frozen=True)
 class Featured:
-    """`matrix` [rows, NAMES]; the analytic prior's `seconds` of each; `floor` seconds that no row can beat; family."""
+    """`matrix` [rows, NAMES]; the analytic prior's `seconds` of each; `floor` seconds that no row can beat.
+
+    `family` and kind (`emmy.extract.kinds`) of each row.
+    """
 
     matrix: Array
     seconds: Array
     floor: float
     family: npt.NDArray[np.str_]
+    kind: npt.NDArray[np.str_]
 
 
 def features(work: Work, configs: Sequence[KernelConfig], target: Target, floor: float) -> Featured:
@@ -72,7 +79,7 @@ def features(work: Work, configs: Sequence[KernelConfig], target: Target, floor:
     matrix = np.empty((len(seconds), len(NAMES)))
     for k, column in enumerate(columns):
         matrix[:, k] = column
-    return Featured(np.nan_to_num(matrix, posinf=1e9, neginf=-1e9), seconds, floor, c.family)
+    return Featured(np.nan_to_num(matrix, posinf=1e9, neginf=-1e9), seconds, floor, c.family, kinds(c))
 
 
 def _log(x: Array) -> Array:
@@ -116,4 +123,5 @@ def _shape(w: Work, c: Columns, target: Target, terms: dict[str, Array]) -> list
         (c.smem + 1024.0) * terms["resident"] / target.smem_sm,
         _log(terms["through"] / max(1.0, w.bytes)),
         _log(terms["memory_bytes"] / max(1.0, w.bytes)),
+        _log(1.0 + terms["alone"]),
     ]

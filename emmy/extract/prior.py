@@ -17,88 +17,40 @@ difference in any of them shows.  Blocks that share an SM hide each other's wait
 joins by a second norm.  A block that has all its elements in registers reads, computes and writes in phases, during
 which memory idles unless others share its SM.  A tiled kernel with s stages has s - 1 tiles in flight: one step takes
 no less than (its products + a load's latency) / (s - 1), so two stages hide nothing and three hide one step.
-
-The constants are in clocks or shares, so that they scale with a card.  Their ranges are those that microbenchmarks of
-NVIDIA GPUs allow (Jia et al., "Dissecting the NVIDIA Volta GPU", 2018; Luo et al., "Dissecting the NVIDIA Hopper
-Architecture", 2024), their values were fitted on H200 measurements by experiments/fit_prior.py.
+The constants: `emmy.extract.constants`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from operator import attrgetter
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from emmy.extract.columns import Array, Columns, Mask
+from emmy.extract.constants import (
+    CLUSTER_SECONDS,
+    FITTED,
+    FUSED,
+    PRODUCERS,
+    SECTOR_BYTES,
+    SM_BYTES_CLOCK,
+    SMEM_BYTES_CLOCK,
+    SPLIT_SECONDS,
+    STREAMED,
+    SUBCORES,
+    WARP,
+    Constants,
+)
 from emmy.extract.work import Read, Work
 from emmy.ir.config import KernelConfig
 from emmy.ir.target import Target
 
-Array = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
-
-SMEM_BYTES_CLOCK: Final = 128.0  # of an SM
-SM_BYTES_CLOCK: Final = 64.0  # most that one SM draws from memory
-SECTOR_BYTES: Final = 32.0  # least that L2 moves
-SPLIT_SECONDS: Final = 2.0e-6  # a finishing step after the last of several blocks
-CLUSTER_SECONDS: Final = 0.8e-6  # the same among the blocks of a cluster
-STREAMED: Final = 1.06  # time of equal shares of all tiles against whole tiles that fill their waves, an estimate
-FUSED: Final = 0.5  # of counted slots at least: a multiplication and an addition become one instruction
-WARP: Final = 32.0
-SUBCORES: Final = 4.0  # of an SM; each has its own tensor core
-PRODUCERS: Final = 4.0  # warps of a wgmma kernel that only move data
-
 CONTRACTIONS: Final = ("tile", "mma", "wgmma", "attention")
 TERMS: Final = (
     "seconds", "memory", "cache", "scattered", "tensor", "scalar", "shared", "started", "roofs", "waited", "serial",
-    "memory_bytes", "through", "steps", "waves", "resident", "warps", "active", "quantized",
+    "memory_bytes", "through", "steps", "waves", "resident", "warps", "active", "quantized", "alone",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Constants:
-    """What microbenchmarks leave open, fitted on H200 measurements by experiments/fit_prior.py but where it is said."""
-
-    norm: float = 2.84  # how far the roofs overlap: 1 would add them, infinity take the largest
-    serial_norm: float = 3.33  # how far waiting hides behind them
-    dram_clocks: float = 600.0  # from a load to its value, from memory under load
-    l2_clocks: float = 280.0
-    l1_clocks: float = 44.1
-    l2_bytes: float = 44.0  # an SM's share of L2 bandwidth, a clock
-    barrier_clocks: float = 148.0
-    step_clocks: float = 175.0  # of a tiled kernel's step beside products and loads
-    # the next two, and CLUSTER_SECONDS, are estimates that no fit has touched: the learned prior corrects them
-    slot_clocks: float = 60.0  # the same of a step whose tile TMA brought and whose products run by themselves
-    stay_clocks: float = 600.0  # from one tile of a block that stays to the next
-    sync_clocks: float = 234.0  # more of such a step where threads carry the tiles by hand
-    shuffle_clocks: float = 36.9
-    costly_rounds: float = 3.91  # the same in shuffles where combining takes an exponential or a division
-    combine_slots: float = 4.08  # instructions of such a round: shuffle and combine
-    costly_slots: float = 35.4
-    thread_slots: float = 17.6  # of a thread before its first element and after its last
-    chain_clocks: float = 5.97  # from an instruction to the next one that needs it
-    free_clocks: float = 1.92  # the same where a thread's elements are unrolled and wait for none of the others
-    phases: float = 0.269  # more memory time where an SM has one block, which reads, then computes, then writes
-    start_clocks: float = 2250.0  # a block's first and last instructions
-    ramp_clocks: float = 2000.0  # a launch's first and last moments, when caches and SMs are empty
-    block_clocks: float = 115.0  # between two blocks that an SM starts
-    slot: float = 0.514  # instructions for each counted slot: fused ones, addresses, predicates, moves
-    load_slots: float = 5.87  # a load or store occupies a quarter-rate pipe
-    copy_slots: float = 15.5  # a copy to shared memory through registers: its load, its store, their addresses
-    tile_loads: float = 9.07  # a vector read of shared memory in a product on plain threads, in multiplications
-    thread_warps: float = 4.4  # warps of an SM that keep half its issue rate
-    tile_warps: float = 0.5  # the same where a thread has a tile of points, and so independent instructions
-    sector_clocks: float = 1.88  # of an SM's cache for each access whose neighbours lie in other sectors
-    walked: float = 0.1  # share of those accesses, and of their bytes, where a thread walks along the sector itself
-    wide: float = 0.347  # more traffic for each further access of a thread that takes more than one side by side
-    l1_share: float = 0.641  # of an SM's shared memory and cache that rows in flight may take
-    l2_share: float = 0.499
-
-
-FITTED: Final = Constants()
 
 
 def roofline(work: Work, target: Target) -> float:
@@ -132,48 +84,6 @@ def terms_many(work: Work, configs: Sequence[KernelConfig], target: Target) -> t
     """What the model's answer is made of, for each config, in one pass: `TERMS` by name, and the configs' columns."""
     model = _Model(work, configs, target, FITTED)
     return model.terms(), model.c
-
-
-class Columns:
-    """The configs' fields as float arrays."""
-
-    def __init__(self, configs: Sequence[KernelConfig]) -> None:
-        self.family = np.array([c.family for c in configs])
-        names = [f.name for f in fields(KernelConfig) if f.name != "family"]
-        values = np.array(list(map(attrgetter(*names), configs)), np.float64).reshape(len(configs), len(names))
-        for name, column in zip(names, values.T, strict=True):
-            setattr(self, name, column.copy())
-
-    block_threads: Array
-    blocks: Array
-    tile_m: Array
-    tile_n: Array
-    tile_k: Array
-    vector: Array
-    stages: Array
-    smem: Array
-    registers: Array
-    rows_per_block: Array
-    reduce_threads: Array
-    splits: Array
-    run: Array
-    flight: Array
-    held: Array
-    direct: Array
-    hold_m: Array
-    hold_n: Array
-    group: Array
-    persist: Array
-    turns: Array
-    shares: Array
-    staged: Array
-    swapped: Array
-    bits: Array
-    exchange: Array
-    stream: Array
-
-    def of(self, *families: str) -> Mask:
-        return np.isin(self.family, families)
 
 
 def _norm(terms: Sequence[Array], p: float) -> Array:
@@ -384,6 +294,16 @@ class _Model:
         combine = self._combines() * np.where(self._costly(), k.costly_slots, k.combine_slots)
         return total * k.slot + np.where(self.is_tiled, 0.0, c.blocks * c.block_threads * (k.thread_slots + combine))
 
+    def _alone_slots(self) -> Array:
+        """Instructions of a tiled kernel's thread for factors and row scalars, which its block's products wait for."""
+        w, c = self.work, self.c
+        total = np.zeros(len(c.blocks))
+        for g, (group, slots) in enumerate(zip(w.groups, w.slots, strict=True)):
+            if group.m > 1 or group.n > 1:
+                total = total + slots * self._again(g, False)
+        each = total * self.k.slot / np.maximum(1.0, c.blocks * c.block_threads)
+        return np.where(self.is_tiled, each, 0.0)
+
     def _held_online(self) -> Mask:
         """Rows in registers whose online sum is a maximum, then a sum of exponentials that the results take too."""
         held: Mask = self.is_row & (self.c.held == 1.0) & (self.work.rescales and not self.work.deviates)
@@ -465,6 +385,7 @@ class _Model:
         memory, cache = self._memory_seconds(memory_bytes, through)
         tensor, dot_slots, smem = self._products()
         slots = dot_slots + self._slots() + self._access_slots(through)
+        alone = self._alone_slots()
         # a tile of points a thread hides its own latency
         busy = self.warps / (self.warps + np.where(self.is_tiled, k.tile_warps, k.thread_warps))
         scalar = slots / (t.flops_f32 / 2.0) / busy * self.quantized
@@ -479,7 +400,7 @@ class _Model:
         step = np.where(self.is_wgmma, k.slot_clocks, k.step_clocks)
         stepped = _norm([roofs, waited], 8.0) + turns * (step + (1.0 - c.direct) * k.sync_clocks)
         roofs = np.where(self.is_tiled, stepped, roofs)
-        clocks = np.where(self.is_tiled, k.dram_clocks, self._untiled_clocks(slots))
+        clocks = np.where(self.is_tiled, k.dram_clocks + k.chain_clocks * alone, self._untiled_clocks(slots))
         begun = np.where(c.persist == 1.0, k.start_clocks / self.waves + k.stay_clocks, k.start_clocks)
         in_cluster = self.is_wgmma & (c.exchange == 0)
         serial = self.waves * (begun + clocks) / t.clock + np.where(
@@ -499,6 +420,7 @@ class _Model:
             "scalar": scalar, "shared": smem, "started": started, "roofs": roofs, "waited": waited, "serial": serial,
             "memory_bytes": memory_bytes, "through": through, "steps": steps, "waves": self.waves,
             "resident": self.resident, "warps": self.warps, "active": self.active, "quantized": self.quantized,
+            "alone": alone,
         }  # fmt: skip
 
 
@@ -509,4 +431,4 @@ def _pad(extent: int, tile: Array) -> Array:
     return padded
 
 
-__all__ = ["FITTED", "TERMS", "Columns", "Constants", "predict", "predict_many", "roofline", "terms_many"]
+__all__ = ["TERMS", "predict", "predict_many", "roofline", "terms_many"]

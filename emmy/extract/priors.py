@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from emmy.errors import StoreError, UsageError
-from emmy.extract.learned import file_name, load
 from emmy.extract.prior import predict_many
+from emmy.extract.prior_file import file_name, load
 from emmy.extract.work import Work
 from emmy.ir.config import KernelConfig
 from emmy.ir.target import Target

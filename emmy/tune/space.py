@@ -5,6 +5,7 @@ that differ from it in few knobs count most (Nadaraya-Watson regression of log(m
 knobs that differ, drawn toward 0).  How sure that is falls with the distance to what was measured.  A batch mixes
 
     family      the row of each family that is predicted to be fastest
+    kind        the same of each kind of rows (`emmy.extract.kinds`) of which none was tried
     top         the least expected times
     uncertain   the least times that are still likely: the expectation's lower 5 % quantile
     neighbour   one knob changed from the fastest row so far
@@ -22,9 +23,11 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from emmy.extract.columns import Columns
+from emmy.extract.kinds import kinds
 from emmy.ir.schedule import Scheduled
 
-Why = Literal["first", "proposed", "family", "top", "uncertain", "neighbour", "uniform", "again"]
+Why = Literal["first", "proposed", "family", "kind", "top", "uncertain", "neighbour", "uniform", "again"]
 Effort = Literal["quick", "normal", "full"]
 Array = npt.NDArray[np.float64]
 
@@ -42,6 +45,7 @@ UNIFORM_SHARE: Final = 0.35
 class Mix:
     """How many of a batch come from where; `most` rows a body, `plans` different plans."""
 
+    kind: int
     top: int
     uncertain: int
     neighbour: int
@@ -49,11 +53,15 @@ class Mix:
     most: int
     plans: int
 
+    @property
+    def batch(self) -> int:
+        return self.kind + self.top + self.uncertain + self.neighbour + self.uniform
+
 
 MIXES: Final[dict[Effort, Mix]] = {
-    "quick": Mix(top=6, uncertain=2, neighbour=4, uniform=0, most=24, plans=1),
-    "normal": Mix(top=4, uncertain=3, neighbour=4, uniform=1, most=200, plans=4),
-    "full": Mix(top=2, uncertain=2, neighbour=3, uniform=5, most=1_000_000, plans=8),
+    "quick": Mix(kind=1, top=5, uncertain=2, neighbour=4, uniform=0, most=24, plans=1),
+    "normal": Mix(kind=2, top=4, uncertain=3, neighbour=4, uniform=1, most=200, plans=4),
+    "full": Mix(kind=2, top=2, uncertain=2, neighbour=3, uniform=5, most=1_000_000, plans=8),
 }
 
 
@@ -76,6 +84,7 @@ class Space:
 
     def __post_init__(self) -> None:
         self.codes = _codes(self.rows)
+        self.kinds = kinds(Columns([s.config for s in self.rows])).tolist()
         self.random = random.Random(self.seed)
         self._number = {(s.family, s.row.text): k for k, s in enumerate(self.rows)}
 
@@ -175,13 +184,16 @@ class Space:
             take([k for k in (self.first,) if k in rest], 1, "first")
             take(self._family_bests(rest), room, "family")
         take([k for k in self.proposed if k in rest], math.ceil(room / 2), "proposed")
-        scale = count / max(1, self.mix.top + self.mix.uncertain + self.mix.neighbour + self.mix.uniform)
+        scale = count / max(
+            1, self.mix.kind + self.mix.top + self.mix.uncertain + self.mix.neighbour + self.mix.uniform
+        )
         drawn = math.ceil(self.mix.uniform * scale)
         if self.mix.uniform >= 5:  # the share of rows drawn uniformly must hold for all that is measured
             owed = UNIFORM_SHARE * (self.tried + len(self.pending) + room) - len(self.uniform)
             drawn = max(math.ceil(owed), drawn if len(self.uniform) < UNIFORM else 0)
         take(self.random.sample(rest, len(rest)), drawn, "uniform")
         self.uniform.update(k for k, why in chosen.items() if why == "uniform")
+        take(self._new_kinds(rest), math.ceil(self.mix.kind * scale), "kind")
         take(self._neighbours(rest, mean), math.ceil(self.mix.neighbour * scale), "neighbour")
         take(sorted(rest, key=by(low)), math.ceil(self.mix.uncertain * scale), "uncertain")
         take(sorted(rest, key=by(mean)), room, "top")
@@ -189,13 +201,22 @@ class Space:
         return list(chosen.items())
 
     def _family_bests(self, rest: Sequence[int]) -> list[int]:
-        best: dict[str, int] = {}
-        for k in rest:
-            family = self.rows[k].family
-            if family not in best or self.predicted[k] < self.predicted[best[family]]:
-                best[family] = k
         # a family that is expected to take many times as long is no alternative
-        return [k for k in best.values() if self.predicted[k] <= 20 * self.predicted[self.first]]
+        best = self._bests(rest, [s.family for s in self.rows])
+        return [k for k in best if self.predicted[k] <= 20 * self.predicted[self.first]]
+
+    def _new_kinds(self, rest: Sequence[int]) -> list[int]:
+        """The predicted best of each kind of which nothing was tried, if a mistake of 4 could make it one."""
+        tried = {self.kinds[k] for k in (*self.times, *self.failed, *self.pending)}
+        best = self._bests([k for k in rest if self.kinds[k] not in tried], self.kinds)
+        return [k for k in best if self.predicted[k] <= 4 * self.best_seconds]
+
+    def _bests(self, rest: Sequence[int], group: Sequence[str]) -> list[int]:
+        """The row of each group that is predicted to be fastest, fastest first."""
+        best: dict[str, int] = {}
+        for k in sorted(rest, key=lambda k: (float(self.predicted[k]), self.rows[k].row.text)):
+            best.setdefault(group[k], k)
+        return list(best.values())
 
     def _neighbours(self, rest: Sequence[int], mean: Array) -> list[int]:
         if self.best is None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from emmy.extract.prior_file import load, save
 from tests.cli.conftest import Emmy
 from tests.fitting import NAMED, store_of
 
@@ -25,6 +27,11 @@ def test_a_prior_is_fitted_installed_and_asked(emmy: Emmy, db: str, tmp_path: Pa
     found = json.loads(emmy("fit", "--db", db, "--out", str(out), "--json", "--dry-run").out)
     assert found["file"] is None and found["refused"] == "" and len(found["bodies"]) == len(NAMED)
     assert found["installed_before"] == found["bodies"]
+    of_before = tmp_path / "older.npz"
+    with np.load(out) as file:
+        np.savez(of_before, **{**file, "version": np.array(1)})
+    done = emmy("fit", "--db", db, "--out", str(of_before))
+    assert done.code == 0 and "has version 1" in done.err and load(of_before).report == load(out).report
     code = "torch.nn.Linear(256,512,bias=False)(torch.randn(128,256))"
     for asked, name in ((str(out), "learned prior"), ("analytic", "analytic prior")):
         ran = emmy("saturate", "-c", code, "--gpu", "H200", "--json", EMMY_PRIOR=asked)
@@ -35,8 +42,6 @@ def test_a_prior_is_fitted_installed_and_asked(emmy: Emmy, db: str, tmp_path: Pa
 
 def test_a_worse_prior_is_not_installed(emmy: Emmy, tmp_path: Path) -> None:
     from dataclasses import replace
-
-    from emmy.extract.learned import load, save
 
     noisy, out = str(store_of(tmp_path / "noisy.duckdb", noise=0.6).path), tmp_path / "p.npz"
     assert emmy("fit", "--db", noisy, "--out", str(out), "--force").code == 0

@@ -54,7 +54,7 @@ def test_a_body_does_not_change_the_model_that_judges_it(data):
     one = data[0]
     spoiled = [d if d is not one else _slower(d) for d in data]
     before, after = (Fitter(rows, QUICK).prior(one.body) for rows in (data, spoiled))
-    matrix = one.matrix, one.family
+    matrix = one.matrix, one.family, one.featured.kind
     assert before.correction(*matrix).tolist() == after.correction(*matrix).tolist()
     assert before.correction(*matrix).any()
 

@@ -12,12 +12,16 @@ import pytest
 
 from emmy.errors import StoreError, UsageError
 from emmy.evidence.fit import dataset, fit
+from emmy.extract.columns import Columns
 from emmy.extract.features import NAMES, features
-from emmy.extract.learned import POOLED, HeldOut, LearnedPrior, file_name, load, save
+from emmy.extract.kinds import kinds
+from emmy.extract.learned import CAUTION, POOLED, HeldOut, LearnedPrior
 from emmy.extract.prior import predict_many, roofline
+from emmy.extract.prior_file import file_name, load, save
 from emmy.extract.priors import ANALYTIC, prior_of, prior_path
 from emmy.extract.trees import LEAVES, Forest
 from emmy.extract.work import analyse
+from emmy.ir.config import KernelConfig
 from emmy.ir.target import TARGETS
 from tests import bodies as B
 from tests.fitting import QUICK, measured_bodies
@@ -51,18 +55,40 @@ def test_features_are_named_and_finite(prior):
     assert np.isfinite(found.matrix).all()
 
 
-def test_where_the_members_disagree_the_analytic_prior_answers():
-    def forest(*values: float) -> Forest:
-        leaf = np.zeros((len(values), LEAVES))
-        leaf[:, 0] = values
-        none = np.zeros(0)
-        return Forest(len(values), none.astype(np.int16), none, none.astype(np.uint16), none.astype(np.int32), leaf)
+def constant(*values: float) -> Forest:
+    """A forest whose members say these values of every row."""
+    leaf = np.zeros((len(values), LEAVES))
+    leaf[:, 0] = values
+    none = np.zeros(0)
+    return Forest(len(values), none.astype(np.int16), none, none.astype(np.uint16), none.astype(np.int32), leaf)
 
+
+def test_where_the_members_disagree_the_analytic_prior_answers():
     matrix, family = np.zeros((1, len(NAMES))), np.array(["mma"])
-    agreed, split = (LearnedPrior("", 0, {POOLED: forest(*v)}) for v in ((0.5, 0.5), (2.5, -1.5)))
-    assert agreed.correction(matrix, family)[0] == pytest.approx(0.5)
-    assert abs(split.correction(matrix, family)[0]) < 0.01
-    assert LearnedPrior("", 0, {}).correction(matrix, family)[0] == 0.0
+    kind, seen = np.array(["mma"]), frozenset({"mma"})
+    agreed, split = (LearnedPrior("", 0, {POOLED: constant(*v)}, seen) for v in ((0.5, 0.5), (2.5, -1.5)))
+    assert agreed.correction(matrix, family, kind)[0] == pytest.approx(0.5)
+    assert abs(split.correction(matrix, family, kind)[0]) < 0.01
+    assert LearnedPrior("", 0, {}).correction(matrix, family, kind)[0] == 0.0
+
+
+def test_a_row_of_a_kind_that_was_not_measured_has_to_promise_more():
+    matrix, family = np.zeros((3, len(NAMES))), np.array(["mma", "mma", "tile"])
+    kind = np.array(["mma+direct", "mma+direct+splits", "tile+direct"])
+    known = LearnedPrior("", 0, {POOLED: constant(-0.5, -0.5)}, frozenset({"mma+direct"}), {"mma": 0.7})
+    assert known.correction(matrix, family, kind).tolist() == [-0.5, 0.7, CAUTION]
+
+
+def test_kinds_tell_mechanisms_and_no_sizes():
+    small, large = KernelConfig("mma", 128, 10), KernelConfig("mma", 256, 99, tile_m=128, stages=4)
+    split, held = replace(small, splits=4), KernelConfig("row", 32, 1, reduce_threads=32, held=True)
+    found = kinds(Columns([small, large, split, held])).tolist()
+    assert found == ["mma+direct", "mma+direct", "mma+direct+splits", "row+held+direct+coop"]
+
+
+def test_a_fit_knows_the_kinds_of_its_rows_and_no_others(prior):
+    assert all(k.partition("+")[0] in ("mma", "row", "map", "wgmma", "tile", "plain", "attention") for k in prior.kinds)
+    assert any(k.startswith("mma+direct") for k in prior.kinds) and prior.caution["mma"] >= 0.0
 
 
 def test_a_file_gives_back_what_was_saved_without_pickle(prior, tmp_path):
@@ -72,7 +98,12 @@ def test_a_file_gives_back_what_was_saved_without_pickle(prior, tmp_path):
     with np.load(path, allow_pickle=False) as arrays:
         assert all(arrays[n].dtype.kind in "fiuU" for n in arrays.files)
     again = load(path)
-    assert again.report == prior.report and list(again.forests) == list(prior.forests) and again.doubt() == ""
+    assert (
+        again.report == prior.report
+        and again.kinds == prior.kinds
+        and list(again.forests) == list(prior.forests)
+        and again.doubt() == ""
+    )
     work, configs = analyse(BODIES[1]), [r.config for r in legal(BODIES[1])]
     assert np.array_equal(again.seconds(work, configs, TARGET), prior.seconds(work, configs, TARGET))
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
@@ -96,6 +127,7 @@ def spoiled(prior, tmp_path, **changed):
         ({"all.leaf": np.zeros((3, 5))}, "all.leaf must be"), ({"all.threshold": None}, "all.threshold must be"),
         ({"all.tree": np.array([1 << 30])}, "all.tree must be"), ({"all.members": np.array(0)}, "all.members must be"),
         ({"report": np.zeros((1, 5))}, "report must be"), ({"gpu": np.array([1])}, "gpu must be"),
+        ({"kinds": np.zeros(2)}, "kinds must be"), ({"caution": np.zeros(1)}, "caution must be"),
         ({"format": np.array([None], dtype=object)}, "no file of arrays"),
     ],
 )  # fmt: skip

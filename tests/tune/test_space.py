@@ -48,6 +48,23 @@ def test_the_first_batch_has_the_first_pick_and_one_of_each_family(legal) -> Non
     assert len({k for k, _ in found}) == len(found) == 12
 
 
+def test_kinds_of_which_nothing_was_tried_come_up_until_each_was(legal) -> None:
+    s = space(legal)
+    new = []
+    for _ in range(6):
+        chosen = s.propose(12)
+        seen = {s.kinds[k] for k in s.times}
+        for k, why in chosen:
+            if why == "kind":
+                assert s.kinds[k] not in seen
+                assert s.predicted[k] <= 4 * s.best_seconds
+                new.append(s.kinds[k])
+        answer(s, [k for k, _ in chosen])
+    assert new and len(set(new)) == len(new)
+    near = {s.kinds[k] for k in range(len(s.rows)) if s.predicted[k] <= s.best_seconds}
+    assert near <= {s.kinds[k] for k in s.times}
+
+
 def test_rows_that_a_golden_file_proposes_are_tried_first(legal) -> None:
     s = space(legal)
     worst = sorted(range(len(s.rows)), key=lambda k: s.predicted[k])[-9:]

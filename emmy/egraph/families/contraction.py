@@ -188,6 +188,7 @@ def config_of(
         stages=row.stage.depth,
         smem=row.stage.depth * stage + beside,
         registers=min(255, registers),
+        held=row.stage.registers,
         direct=row.stage.where != "smem" and vector == 16,
         group=row.raster.group,
         hold_m=hold[0],

@@ -142,4 +142,5 @@ def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> Ke
         bits=dtype(c.type).bits,
         exchange=exchange,
         stream=c.stream,
+        held=c.computed,
     )
