@@ -45,7 +45,7 @@ class Options:
             raise UsageError(f"--passes {self.passes!r} is not a prefix of {PASSES}", "for example --passes dolf")
         if self.place not in ("", "fuse", "cut"):
             raise UsageError(f"{self.place!r} is not a placement", "use fuse or cut, or leave it out")
-        if self.allow:
+        if self.allow != self.target.numerics:
             object.__setattr__(self, "target", allowing(self.target, self.allow))
         if self.held:
             _check_held(self.held)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,7 @@ def test_the_option_reaches_target_regime_and_tolerance() -> None:
     options = Options(CARD, allow="tf32")
     assert (options.target, regime_of(options.target).numerics) == (TF32, "tf32")
     assert regime_of(CARD).numerics == ""
+    assert replace(options, allow="").target == Options(TF32).target == CARD
     assert tolerance("f32", 512, 0, "tf32") > 100 * tolerance("f32", 512) > 0
     with pytest.raises(UsageError, match="use tf32"):
         Options(CARD, allow="bf16")
