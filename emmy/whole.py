@@ -50,8 +50,8 @@ def split_piece(piece: str) -> tuple[str, str, str]:
 
 
 def key_of_pieces(pieces: Sequence[str]) -> str:
-    """Identity of a launch list in the store: `plan_key` of its bodies and rows."""
-    return plan_key([(body, row) for body, _, row in map(split_piece, pieces)])
+    """Identity of a launch list in the store: `plan_key` of its bodies, families and rows."""
+    return plan_key([split_piece(p) for p in pieces])
 
 
 def sizes_of(graph: Graph) -> Sizes:

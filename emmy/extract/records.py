@@ -152,9 +152,9 @@ class Snapshot:
         return self.failures.get(body, ())
 
 
-def plan_key(launches: Sequence[tuple[str, str]]) -> str:
-    """Identity of a launch list: (body, row) of each launch in order."""
+def plan_key(launches: Sequence[tuple[str, str, str]]) -> str:
+    """Identity of a launch list: (body, family, row) of each launch in order; families may spell rows alike."""
     import hashlib
 
-    text = "\n".join(f"{body} {row}" for body, row in launches)
+    text = "\n".join(f"{body} {family} {row}" for body, family, row in launches)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

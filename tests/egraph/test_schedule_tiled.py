@@ -146,6 +146,24 @@ def test_sums_are_not_shared_where_it_does_not_pay_or_is_not_known_to_divide(bod
 
 
 @pytest.mark.parametrize(
+    ("fixed", "by_name", "example"),
+    [
+        (FEW, B.linear(size("s"), 1024, 4096), 16),
+        (FEW, B.linear(16, size("s"), 4096), 1024),
+        (FEW, B.linear(16, 1024, 4096, batch=size("s")), 1),
+        (FEW_F32, B.linear(size("s"), 1024, 1024, "f32"), 32),
+    ],
+    ids=["rows", "columns", "batches", "rows f32"],
+)
+def test_sums_are_not_shared_where_an_input_changes_how_many_tiles_take_a_workspace(
+    fixed: Body, by_name: Body, example: int
+) -> None:
+    found = schedule_rows([fixed, by_name], target("sm_90a"), {"s": example}, RULESETS).rows
+    divided = {b: [r.row.text for r in found[b.hash] if r.config.exchange] for b in (fixed, by_name)}
+    assert divided[fixed] and not divided[by_name]
+
+
+@pytest.mark.parametrize(
     ("rule", "body", "gone"),
     [
         ("mma-async", LINEAR, "mma .*STAGE=d[234]/smem-async"),

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from emmy.codegen.lower import lower
 from emmy.egraph.schedule import schedule_rows
+from emmy.ir.evaluate import integer
 from emmy.ir.loop import Body, size
 from emmy.ir.schedule import Row
 from emmy.ir.target import TARGETS, target
@@ -107,6 +109,40 @@ def test_a_sum_is_shared_in_a_cluster_up_to_four_blocks_and_through_a_workspace_
     found = [Row.parse(r) for r in rows(bodies.linear(16, 4096, 8192)) if "REDUCE=g" in r]
     assert {r.reduce.text for r in found} == {"g2", "g4", "g4a", "g8", "g8a", "g16", "g16a"}
     assert all((Warpgroups.of(r).shared > 1) == (r.reduce.parts > 4 or r.reduce.finish == "a") for r in found)
+
+
+def test_a_sum_is_shared_through_a_workspace_only_where_no_input_changes_the_number_of_tiles() -> None:
+    """Compiled for few rows and run on many, every tile would take its workspace; a cluster needs none."""
+
+    def shares(body: Body, s: int) -> dict[str, set[str]]:
+        found = schedule_rows([body], HOPPER, dict.fromkeys(body.sizes, s), rulesets()).rows[body.hash]
+        own = [r for r in found if r.family == "wgmma" and (r.row.reduce.parts or r.row.reduce.stream)]
+        kinds = {"workspace": {r.row.reduce.text for r in own if r.config.exchange}}
+        return kinds | {"cluster": {r.row.reduce.text for r in own if not r.config.exchange}}
+
+    s = size("s")
+    assert shares(bodies.linear(16, 4096, 8192), 0) == {"workspace": {"g4a", "g8", "g8a", "g16", "g16a"},
+                                                        "cluster": {"g2", "g4"}}  # fmt: skip
+    assert shares(bodies.linear(1536, 2560, 512), 0) == {"workspace": {"sk"}, "cluster": set()}
+    for by_name in (bodies.linear(s, 4096, 8192), bodies.linear(16, 4096, 8192, batch=s)):
+        few = 16 if by_name == bodies.linear(s, 4096, 8192) else 1
+        assert shares(by_name, few) == {"workspace": set(), "cluster": {"g2", "g4"}}
+    assert shares(bodies.linear(s, 2560, 512), 1536) == {"workspace": set(), "cluster": set()}
+
+
+@pytest.mark.parametrize("sms", [3, HOPPER.sms])
+def test_blocks_that_stay_have_a_workspace_for_one_tile_each(sms: int) -> None:
+    card = replace(HOPPER, sms=sms)
+    body = bodies.linear(1536, 2560, 512) if sms == HOPPER.sms else bodies.linear(512, 72, 256)
+    streamed = [s for s in schedule_rows([body], card, {}, rulesets()).rows[body.hash] if s.row.reduce.stream]
+    assert streamed
+    for s in streamed[:: max(1, len(streamed) // 8)]:
+        kernel = lower(body, s.family, s.row, card, "k_test")
+        blocks = integer(kernel.grid[0], {})
+        assert blocks == min(s.config.blocks, sms)
+        tile, warps = 4 * s.config.tile_m * s.config.tile_n, s.config.block_threads // 32 - 4
+        counts = [(p.type, integer(p.count, {})) for p in kernel.params if p.count is not None]
+        assert sorted(counts) == [("f32", 2 * blocks * tile // 4), ("i32", blocks * warps)], s.row.text
 
 
 def test_every_block_of_a_divided_sum_has_a_stage() -> None:

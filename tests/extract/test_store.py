@@ -66,7 +66,7 @@ def test_what_is_recorded_is_read_back(path):
     store.record_kernels([kernel])
     store.record_kernels([kernel])
     assert store.kernels() == [kernel]
-    plan = PlanMeasurement(plan_key([("b1", "r")]), (), HERE, 10, 5e-5, 4e-5, 6e-5)
+    plan = PlanMeasurement(plan_key([("b1", "map", "r")]), (), HERE, 10, 5e-5, 4e-5, 6e-5)
     store.record_plans([plan])
     store.record_routing([Routing("p", ("b1", "b2"), 1e-4, "optimal")])
     store.record_run(Run("r1", "tune", "box", "0.1", 1.0))

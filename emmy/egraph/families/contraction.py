@@ -80,8 +80,13 @@ def extents(view: ContractionView, sizes: Mapping[str, int]) -> tuple[int, int, 
 
 
 def _fixed(view: ContractionView, sizes: Mapping[str, int]) -> list[tuple[object, ...]]:
-    """(body, batches) where the sum has a length that no input changes."""
-    return [] if size_of(view.k) is None else [(view.body.hash, points(view.batch, sizes))]
+    """(body, batches) where no input changes an extent of the product."""
+    return [(view.body.hash, points(view.batch, sizes))] if sized(view) else []
+
+
+def sized(view: ContractionView) -> bool:
+    """Whether every extent of the product is a number, so that memory for its tiles is bounded by its rules."""
+    return size_of((*view.batch, *view.m, *view.n, *view.k)) is not None
 
 
 def _reduce(parts: int, atomic: int) -> Reduce:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from emmy.egraph.families.contraction import Facts, Rows, exchanged, points
+from emmy.egraph.families.contraction import Facts, Rows, exchanged, points, sized
 from emmy.ir.config import KernelConfig
 from emmy.ir.dtype import dtype
 from emmy.ir.loop import Body
@@ -39,6 +39,7 @@ def facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | str:
     by_tma = all(isinstance(o, Box) and dtype(o.dtype).bytes == 2 for o in outs)
     known: Facts = {"wgmma-outs": [(body.hash, len(outs) if by_tma else 0)]}
     known["wgmma-fixed"] = [(body.hash,)] if size_of(view.k) is not None else []
+    known["wgmma-sized"] = [(body.hash,)] if sized(view) else []
     for way, operands in offered:
         v = view.swapped() if way else view
         h = body.hash, way
