@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import Final
@@ -50,8 +51,10 @@ class Module:
     not reach what was folded.
 
     Work goes to the current stream.  With `graph`, the kernels between two opaque launches replay as one CUDA graph per
-    size binding, of which the `max_bindings` last used are kept; under a stream capture of the caller's own they are
-    launched one by one.  With `poison`, whatever kernels are to write is filled with 0xFF bytes before each run.
+    size binding, of which the `max_bindings` last used are kept.  Under a stream capture of the caller's own they are
+    launched one by one, on memory that comes from the pool of the caller's graph, as that of PyTorch's temporaries
+    does, and that each replay zeroes where it must be zeros: a replay shares no such memory with other calls.  With
+    `poison`, whatever kernels are to write is filled with 0xFF bytes before each run.
 
     Errors: CompileError for a kernel that does not build, DeviceError from the driver, PlanError for a plan that
     contradicts itself, InputError for arguments and weights that do not fit.
@@ -85,7 +88,6 @@ class Module:
             driver.enter(self._context)
             self._arena = torch.empty(0, dtype=torch.uint8, device=self.device)
             self._zeros = torch.zeros(0, dtype=torch.uint8, device=self.device)
-            self._captured: list[Tensor] = []  # memory that graphs of the caller's go on using
             self._functions = _load(plan, cache or CubinCache())
             self._held = self._take_weights(weights)
             self._fold()
@@ -93,7 +95,11 @@ class Module:
     def __call__(self, *inputs: Tensor) -> tuple[Value, ...]:
         with self._lock, torch.cuda.device(self.device), torch.no_grad():
             driver.enter(self._context)
-            return self._run(inputs)
+            if not torch.cuda.is_current_stream_capturing():
+                self._follow(torch.cuda.current_stream())
+                return self._run(inputs, self.graph)
+            with self._memory_of_its_own():
+                return self._run(inputs, False)
 
     @property
     def state(self) -> Mapping[str, Tensor]:
@@ -116,7 +122,6 @@ class Module:
             self._instances.clear()
             self._held = {}
             self._arena = self._zeros = torch.empty(0, dtype=torch.uint8)
-            self._captured = []
 
     # what is done once
 
@@ -149,17 +154,13 @@ class Module:
             instance = Instance(self._flow.buffers, {}, self._flow.build, {}, self._functions)
             for name in (r for n in _kernels(self._flow.build) for r in n.results):
                 self._held[name] = self._new(instance, name)
-            self._reserve(instance, False)
+            self._reserve(instance)
             self._execute(instance, self._held, torch.cuda.current_stream().cuda_stream, graph=False)
         self._held = {name: t for name, t in self._held.items() if name in self._flow.kept}
 
     # what is done at each call
 
-    def _run(self, inputs: Sequence[Tensor]) -> tuple[Value, ...]:
-        capturing = torch.cuda.is_current_stream_capturing()
-        stream = torch.cuda.current_stream()
-        if not capturing:
-            self._follow(stream)
+    def _run(self, inputs: Sequence[Tensor], graph: bool) -> tuple[Value, ...]:
         given = self._accept(inputs)
         instance = self._bind(given)
         originals = dict(zip(self._flow.inputs, inputs, strict=True))
@@ -167,8 +168,8 @@ class Module:
         before = {name: self._tensor(name, instance, call).clone() for name in self._flow.returned_before}
         for name in self._flow.fresh:
             call[name] = self._new(instance, name)
-        self._reserve(instance, capturing)
-        self._execute(instance, call, stream.cuda_stream, self.graph and not capturing)
+        self._reserve(instance)
+        self._execute(instance, call, torch.cuda.current_stream().cuda_stream, graph)
         self._write_back(instance, call, originals)
         return self._outputs({**call, **originals, **before})
 
@@ -179,6 +180,19 @@ class Module:
             for t in (self._arena, self._zeros, *self._held.values()):
                 t.record_stream(stream)
         self._stream = stream
+
+    @contextmanager
+    def _memory_of_its_own(self) -> Iterator[None]:
+        """For one call under a capture: an arena and zeros that the caller's graph reserves, and sets at each replay.
+
+        Replays come in any order beside ordinary calls, on any stream, and so must share no memory with them.
+        """
+        mine = self._arena, self._zeros
+        self._arena = self._zeros = torch.empty(0, dtype=torch.uint8, device=self.device)
+        try:
+            yield
+        finally:
+            self._arena, self._zeros = mine
 
     def _accept(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
         names = self._flow.inputs
@@ -215,7 +229,7 @@ class Module:
             poison(made)
         return made
 
-    def _reserve(self, instance: Instance, capturing: bool) -> None:
+    def _reserve(self, instance: Instance) -> None:
         """Make the arena, which all size bindings share, large enough, and point this binding's launches into it.
 
         They share what is zeros between launches too: calls run one after another, and every launch leaves zeros.
@@ -225,15 +239,9 @@ class Module:
         if self.poison:
             poison(self._arena)
         instance.rebase(self._arena.data_ptr())
-        zeros = self._zeros
-        if zeros.numel() < instance.zeros.bytes:
-            zeros = torch.zeros(instance.zeros.bytes, dtype=torch.uint8, device=self.device)
-        if capturing:
-            # new zeros are set when the caller's graph runs, which other calls must not rely on
-            self._captured += [t for t in (self._arena, zeros) if all(t is not c for c in self._captured)]
-        else:
-            self._zeros = zeros
-        instance.put_zeros(zeros.data_ptr())
+        if self._zeros.numel() < instance.zeros.bytes:
+            self._zeros = torch.zeros(instance.zeros.bytes, dtype=torch.uint8, device=self.device)
+        instance.put_zeros(self._zeros.data_ptr())
 
     def _execute(self, instance: Instance, call: dict[str, Tensor], stream: int, graph: bool) -> None:
         """Run all steps on the tensors of `call`, which takes the results of opaque launches."""

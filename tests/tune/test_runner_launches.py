@@ -186,6 +186,48 @@ def test_a_launch_finds_memory_of_its_own_that_is_zeros_where_it_leaves_zeros(fa
     assert not seen & {(p, q) for p in fake.held for q in fake.held}, "it is given back"
 
 
+def with_work(t: dict[str, Any], name: str, *counts: int) -> dict[str, Any]:
+    """The task, of which candidate `name` asks for so many elements of its own."""
+    c = next(c for c in t["group"]["candidates"] if c["id"] == name)
+    c["launches"][0]["work"] = [{"dtype": "f32", "count": n, "zeroed": False} for n in counts]
+    return t
+
+
+def test_copies_leave_room_for_what_candidates_ask_for_of_their_own(fake: FakeCuda) -> None:
+    fake.free = 1 << 20
+    card = Card(0)
+    plain = Buffers(card, task(["good", "slow"])["group"])
+    asked = Buffers(card, with_work(task(["good", "slow"]), "slow", 1 << 17, 1 << 16)["group"])
+    each, own = sum(plain.bytes.values()) + 1024 * len(plain.bytes), 4 * ((1 << 17) + (1 << 16))
+    assert plain.copies * each + own > 0.8 * fake.free, "else there is nothing to leave room for"
+    assert asked.copies > 1 and asked.copies * each + own <= 0.8 * fake.free
+
+
+@pytest.mark.parametrize("fails", ["cuMemAlloc", "cuGraphInstantiate"])
+def test_a_candidate_that_fails_gives_back_what_it_had(
+    fake: FakeCuda, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    t = with_work(task(["good", "slow"]), "slow", 100, 1 << 21)
+    card, said = Card(0), []
+    held = Buffers(card, t["group"])
+    before, real = set(fake.held), getattr(fake, fails)
+    unloaded: list[Any] = []
+    monkeypatch.setattr(fake, "cuModuleUnload", unloaded.append, raising=False)
+
+    def failing(*args: Any) -> Any:
+        of_slow = len(set(fake.held) - before) > 1  # beside the reference its first workspace is there
+        if of_slow and (fails != "cuMemAlloc" or args[0] > 1 << 20):
+            raise CudaError(2, "CUDA_ERROR_OUT_OF_MEMORY", fails)
+        return real(*args)
+
+    monkeypatch.setattr(fake, fails, failing)
+    Batch(card, t, held, said.append).run(t["wanted"], False)
+    results = {line["id"]: line for line in said if "id" in line}
+    assert results["good"]["ok"] and results["slow"]["kind"] == "memory"
+    references = {p for p, _ in held.reference.values()}
+    assert set(fake.held) - before == references and len(unloaded) == 3, "the check candidate is loaded by itself"
+
+
 def test_tensor_maps_are_encoded_for_every_copy(fake: FakeCuda) -> None:
     t = task(["good"])
     m = {"arg": 0, "dtype": "f32", "offset": 4, "shape": [10, 100], "strides": [100, 1], "box": [2, 32], "swizzle": 128}

@@ -82,6 +82,7 @@ class Batch:
     def attempt(self, name: str) -> Candidate | None:
         """Load, check and time once; None where it failed, which is said."""
         self.say({"at": name, "stage": "check"})
+        c: Candidate | None = None
         try:
             c = self.load(name)
             self.launch(c)
@@ -97,6 +98,8 @@ class Batch:
             self.fail(name, e.kind, str(e))
             if e.fatal:
                 raise
+            if c is not None:
+                c.close()
             return None
 
     def once(self, c: Candidate) -> float:

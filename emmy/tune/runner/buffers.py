@@ -18,6 +18,15 @@ MOST_COPIES: Final = 64
 GUARD: Final = 512  # bytes behind every output that must stay poisoned
 
 
+def workspaces(candidate: Json) -> list[Json]:
+    """Memory of their own that a candidate's launches ask for."""
+    return [w for l in (*candidate.get("setup", ()), *candidate["launches"]) for w in l.get("work", ())]
+
+
+def workspace_bytes(w: Json) -> int:
+    return int(max(16, w["count"] * DTYPES[w["dtype"]][0]))
+
+
 class Buffers:
     """A group's buffers: pristine operands, references, and `copies` of all for the launches."""
 
@@ -31,7 +40,9 @@ class Buffers:
         self.footprint = max(1, sum(self.bytes[n] for n in self.shared))
         every = sum(self.bytes.values()) + 1024 * len(self.bytes)
         wanted = max(-(-2 * card.l2 // self.footprint), 4 if self.footprint <= 512 << 20 else 1)
-        room = int(0.8 * card.free_bytes()) - 2 * self.footprint
+        # candidates of a batch are loaded together, each with memory of its own beside the copies
+        own = sum(workspace_bytes(w) for c in group["candidates"] for w in workspaces(c))
+        room = int(0.8 * card.free_bytes()) - 2 * self.footprint - own
         self.copies = max(1, min(MOST_COPIES, wanted, room // every))
         self.pristine: dict[str, int] = {}
         for k, n in enumerate(self.shared):

@@ -7,11 +7,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .buffers import Buffers
+from .buffers import Buffers, workspace_bytes
 from .card import Card
-from .driver import cuda
+from .driver import CudaError, cuda
 from .launches import Call, Graph
-from .manifest import DTYPES
 
 Json = dict[str, Any]
 SAMPLE_SECONDS: Final = 200e-6
@@ -22,8 +21,26 @@ class Candidate:
 
     def __init__(self, card: Card, buffers: Buffers, kernels: Mapping[str, Json], c: Json) -> None:
         self.id = c["id"]
+        self.modules: list[Any] = []
+        self.work: list[int] = []
+        self.cold: Graph | None = None
+        self.warm: Graph | None = None
+        self.samples: list[float] = []
+        self.warm_samples: list[float] = []
+        self.errors: dict[str, float] = {}
+        self.estimate = 0.0
+        self.nodes = 1
+        self.flushes = True
+        try:
+            self.load(card, buffers, kernels, c)
+        except CudaError as e:
+            if not e.fatal:  # a lost context takes everything with it
+                self.close()
+            raise
+
+    def load(self, card: Card, buffers: Buffers, kernels: Mapping[str, Json], c: Json) -> None:
+        """Modules, workspaces, launches on every copy of the buffers, and what is launched once."""
         loaded: dict[str, Any] = {}
-        self.modules = []
         for l in [*c.get("setup", ()), *c["launches"]]:
             if l["kernel"] in loaded:
                 continue
@@ -43,7 +60,6 @@ class Candidate:
                 large = d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
                 cuda("cuFuncSetAttribute", f, large, 1)
         live = [l for l in c["launches"] if 0 not in l["grid"]]
-        self.work: list[int] = []
         # launches run one after another, so that the same memory of their own serves every copy of the buffers
         work = [self.workspaces(card, l) for l in live]
         self.sets = [
@@ -58,20 +74,12 @@ class Candidate:
         for s in buffers.sets:
             for l, w in setup:
                 Call(loaded[l["kernel"]], l, [*(s[a] for a in l["args"]), *w]).start(card.stream)
-        self.cold: Graph | None = None
-        self.warm: Graph | None = None
-        self.samples: list[float] = []
-        self.warm_samples: list[float] = []
-        self.errors: dict[str, float] = {}
-        self.estimate = 0.0
-        self.nodes = 1
-        self.flushes = True
 
     def workspaces(self, card: Card, launch: Json) -> list[int]:
         """Memory of one launch's own: zeros where it needs them, which it leaves behind."""
         made = []
         for w in launch.get("work", ()):
-            bytes = max(16, w["count"] * DTYPES[w["dtype"]][0])
+            bytes = workspace_bytes(w)
             made.append(int(cuda("cuMemAlloc", bytes)))
             self.work.append(made[-1])
             cuda("cuMemsetD8Async", made[-1], 0 if w["zeroed"] else 0xFF, bytes, card.stream)
