@@ -21,7 +21,8 @@ from emmy.codegen.families.fragments import load_a, load_b
 from emmy.codegen.families.frame import Env, Frame, Known, clamp, fits
 from emmy.codegen.families.ring import fetch, ring
 from emmy.codegen.families.rowscalars import RowScalars
-from emmy.codegen.families.staging import Stager, Tile, no_scalars, swizzled
+from emmy.codegen.families.staging import Stager, no_scalars
+from emmy.codegen.families.tiles import Tile, swizzled
 from emmy.codegen.scalar import Scalars
 from emmy.errors import LoweringError
 from emmy.ir.kernel import AsyncCommit, AsyncWait, Bin, Elem, Kernel, Lit, Mma, Un, Var, X

@@ -14,8 +14,9 @@ from emmy.codegen.families.frame import Frame, Known, fits
 from emmy.codegen.families.parts import Finish, Parts, share
 from emmy.codegen.families.ring import Boxes, Multiply, Read, Use, boxed_ring, chained_ring, ring
 from emmy.codegen.families.rowscalars import RowScalars
-from emmy.codegen.families.staging import Stager, Tile
+from emmy.codegen.families.staging import Stager
 from emmy.codegen.families.statistics import Statistics
+from emmy.codegen.families.tiles import Tile
 from emmy.ir.build import imul
 from emmy.ir.kernel import InitRings, Lit, Ring, TensorMap, Var, X
 from emmy.ir.loop import const

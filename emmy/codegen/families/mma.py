@@ -17,7 +17,7 @@ from emmy.codegen.families.contraction import Contraction
 from emmy.codegen.families.fragments import load_a, load_b
 from emmy.codegen.families.frame import Frame
 from emmy.codegen.families.parts import Parts
-from emmy.codegen.families.staging import Tile, Transport, swizzled
+from emmy.codegen.families.tiles import Tile, Transport, swizzled
 from emmy.codegen.scalar import Scalars
 from emmy.errors import LoweringError
 from emmy.ir.kernel import Elem, Kernel, Lit, Mma, X

@@ -13,7 +13,7 @@ from typing import Final
 from emmy.codegen.expr import Code, add, call, div, elem, mod, mul, shared_at
 from emmy.codegen.families.frame import Frame
 from emmy.codegen.families.mma import MmaConfig, WarpProducts
-from emmy.codegen.families.staging import Tile, Transport
+from emmy.codegen.families.tiles import Tile, Transport
 from emmy.codegen.scalar import Scalars
 from emmy.errors import LoweringError
 from emmy.ir.kernel import Elem, Kernel, Layout, Mma, Var, X

@@ -1,21 +1,13 @@
-"""Moves tiles of contraction operands into shared memory.
+"""Moves tiles of contraction operands into shared memory (`emmy.codegen.families.tiles` says what they are).
 
-A tile is `rows` elements of a part's own linear index by `depth` elements of the summed one.  In shared memory it is
-[rows][depth] (`layout` k) or [depth][rows] (`layout` own), swizzled or padded; `run` is the side along which global
-memory is contiguous.  Three transports:
-
-- async: the part is a plain load; every 16-byte chunk is one cp.async, zeros where it lies outside;
-- sync: raw chunks are read into registers early (`issue`), the part's arithmetic is done and the result stored to
-  shared memory late (`finish`), so that the reads overlap the products in between;
-- tma: the part is a plain load, and one thread asks for boxes of it (see `boxes`): nothing is left to do here but to
-  gather statistics.
+`issue` starts the copies of a tile and `finish` completes them: of synchronous ones the raw chunks are read into
+registers by the first, computed and stored by the second.  Nothing is left to do for tiles that TMA brings but to
+gather statistics.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 from emmy.codegen.expr import (
     TID,
@@ -33,56 +25,19 @@ from emmy.codegen.expr import (
     select,
     shared_at,
 )
-from emmy.codegen.families.boxes import slabs, tile_at
+from emmy.codegen.families.boxes import tile_at
 from emmy.codegen.families.frame import Env, Frame, Known, clamp, static
 from emmy.codegen.families.statistics import Statistics
+from emmy.codegen.families.tiles import Tile
 from emmy.codegen.families.windows import Window, window
 from emmy.ir.dtype import DTYPES, register
-from emmy.ir.kernel import AsyncCopy, Bin, Buffer, If, Layout, Lit, LoadVector, StoreVector, Var, X
+from emmy.ir.kernel import AsyncCopy, Bin, If, Lit, LoadVector, StoreVector, Var, X
 from emmy.ir.loop import Ax, Expr, Load
-from emmy.ir.views.access import Side, gathered_load, whole_chunks
+from emmy.ir.views.access import gathered_load, whole_chunks
 from emmy.ir.views.affine import Affine, merged_stride
-from emmy.ir.views.product import Part, outside_folds
+from emmy.ir.views.product import outside_folds
 
 Rows = Callable[[Code, X], Known]
-Transport = Literal["async", "sync", "tma"]
-
-
-def swizzled(columns: int, bytes: int) -> Layout:
-    """The layout without bank conflicts for ldmatrix on rows of `columns` elements (a multiple of 16 bytes)."""
-    chunks = columns * bytes // 16
-    s = 1
-    while s < 8 and chunks % (2 * s) == 0:
-        s *= 2
-    return Layout(0, s, {8: 0, 4: 1, 2: 2, 1: 0}[s]) if s > 1 else Layout()
-
-
-@dataclass(frozen=True)
-class Tile:
-    """What is staged: see the module's text.  `stages` buffers make the ring."""
-
-    name: str
-    part: Part
-    own: tuple[Ax, ...]
-    k: tuple[Ax, ...]
-    rows: int
-    depth: int
-    dtype: str
-    run: Side
-    layout: Side
-    transport: Transport
-    stages: int
-    shared: Layout
-    label: str = ""
-    shifts: bool = False  # registers suffice for two vectors a chunk
-
-    @property
-    def buffer(self) -> Buffer:
-        label = self.label or f"{self.name}_tile"
-        if self.transport == "tma":
-            return slabs(label, self.dtype, self.stages, self.run, self.rows, self.depth)
-        inner = (self.rows, self.depth) if self.layout == "k" else (self.depth, self.rows)
-        return Buffer(label, self.dtype, (self.stages, *inner), self.shared)
 
 
 class Stager:
@@ -468,4 +423,4 @@ def no_scalars(code: Code, row: X) -> Known:
     return {}
 
 
-__all__ = ["Rows", "Stager", "Tile", "Transport", "no_scalars", "swizzled"]
+__all__ = ["Rows", "Stager", "no_scalars"]

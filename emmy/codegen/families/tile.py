@@ -19,7 +19,7 @@ from emmy.codegen.expr import TID, Code, add, call, compare, div, elem, f32, i32
 from emmy.codegen.families.contraction import Contraction
 from emmy.codegen.families.frame import Frame
 from emmy.codegen.families.parts import Parts
-from emmy.codegen.families.staging import Tile, swizzled
+from emmy.codegen.families.tiles import Tile, swizzled
 from emmy.codegen.scalar import Scalars
 from emmy.errors import LoweringError
 from emmy.ir.kernel import Buffer, Kernel, Layout, LoadVector, Var, X
