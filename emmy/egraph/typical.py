@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from emmy.egraph.families import attention, contraction, plain, row, scan
+from emmy.egraph.families import attention, contraction, plain, row, scan, wgmma
 from emmy.egraph.families import map as maps
 from emmy.egraph.families import turn as turns
 from emmy.ir.config import KernelConfig
+from emmy.ir.dtype import dtype
 from emmy.ir.loop import Body
 from emmy.ir.schedule import Row
 from emmy.ir.target import Target
@@ -24,6 +25,7 @@ from emmy.ir.views.scan_view import scan_view
 from emmy.ir.views.turn_view import Turned, turn_view, turned
 
 Config = Callable[[Body, Row, Target, Mapping[str, int]], KernelConfig]
+HOPPER: Final = 90  # the capability that has wgmma
 _MMA: Final = "TILE=mma_m16n8k16_bf16_f32"
 
 
@@ -50,6 +52,13 @@ _TENSOR: Final = (
     f"WORK=w2x4,{_MMA}/f4x4/k4,REDUCE=,STAGE=d4/smem-async,RASTER=",
     f"WORK=w2x4,{_MMA}/f4x8/k4,REDUCE=,STAGE=d3/smem-async,RASTER=",
 )
+# by way: the instruction's rows along m, or along n
+_WARPGROUPS: Final = (
+    ("WORK=w4x1+p4,TILE=wgmma_m64n64{type}/f1x1/k4,REDUCE=,STAGE=d6/smem-tma{form},RASTER=",
+     "WORK=w8x1+p4,TILE=wgmma_m64n128{type}/f1x1/k4,REDUCE=,STAGE=d5/smem-tma{form},RASTER="),
+    ("WORK=w1x4+p4,TILE=wgmma_m64n8{type}/f1x1/k4,REDUCE=,STAGE=d8/smem-tma{form},RASTER=",
+     "WORK=w1x4+p4,TILE=wgmma_m64n32{type}/f1x1/k4,REDUCE=,STAGE=d8/smem-tma{form},RASTER="),
+)  # fmt: skip
 _TILE: Final = (
     "WORK=t16x16,TILE=f4x4/k16,REDUCE=,STAGE=d2/smem,RASTER=",
     "WORK=t16x16,TILE=f8x8/k8,REDUCE=,STAGE=d2/smem,RASTER=",
@@ -78,9 +87,24 @@ def typical_configs(body: Body, target: Target, sizes: Mapping[str, int]) -> lis
         found.append((contraction.tile_config, _TILE))
         if product.half is not None:
             found.append((contraction.mma_config, _TENSOR))
+        if target.capability == HOPPER:
+            found.append((wgmma.config, _warpgroups(body, target, sizes)))
     if not isinstance(row_view(body), str):
         found.append((row.config, _ROW))
     if not isinstance(scan_view(body), str):
         found.append((scan.config, ("WORK=t128,TILE=f4,REDUCE=coop,STAGE=,RASTER=",)))
     configs = [config(body, r, target, sizes) for config, texts in found for r in _rows(*texts)]
     return configs or [plain.config(body, Row.parse("WORK=t128,TILE=,REDUCE=,STAGE=,RASTER="), target, sizes)]
+
+
+def _warpgroups(body: Body, target: Target, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Rows of each way in which the family takes the body."""
+    facts = wgmma.facts(body, target, sizes)
+    if isinstance(facts, str):
+        return ()
+    type = str(facts["wgmma-body"][0][2])
+    texts = []
+    for _, way, computed, *_ in facts["wgmma-left"]:
+        form, instruction = "/reg" if computed else "", f"k{32 // dtype(type).bytes}_{type}_f32"
+        texts += [t.format(type=instruction, form=form) for t in _WARPGROUPS[1 if way else 0]]
+    return tuple(texts)
