@@ -25,7 +25,8 @@ def test_products_are_guessed_on_warpgroups_where_a_card_has_them(body: Body) ->
 
 
 def test_a_body_that_warpgroups_decline_is_guessed_without_them() -> None:
-    assert families(bodies.linear(64, 256, 1024, "f32"), "sm_90a") == {"tile"}
+    found = families(bodies.linear(64, 256, 1024, "f32"), "sm_90a")
+    assert "tile" in found and not found & {"mma", "wgmma"}
 
 
 def test_every_body_has_a_guess() -> None:
