@@ -8,7 +8,8 @@ laid out in blocks of `block` rows that each belong to one group:
     row r of block b         x[start of its group + (b - first) * block + r]
 
 which is a batched product whose batch picks its weight by an index tensor, between two gathers.  There are
-ceil(rows / block) + groups blocks whatever the data are; rows beyond a group's end are computed and not read.
+ceil(rows / block) + groups blocks whatever the data are; rows beyond a group's end are computed and not read.  Rows
+behind the last group's end, which PyTorch leaves undefined, are zeros.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ def block_rows(rows: Expr, groups: Expr) -> int:
 
 
 def grouped_rows(t: Terms, x: int, w: int, ends: int) -> int:
-    """x[s, k] * w[e, k, n] where ends[e-1] <= s < ends[e]; rows behind the last end meet the last weight."""
+    """x[s, k] * w[e, k, n] where ends[e-1] <= s < ends[e]; rows behind the last end are zeros."""
     (rows, k), (groups, _, n) = t.shape(x), t.shape(w)
     block = block_rows(rows, groups)
     ends = convert(t, ends, "i64")
     (s,) = coordinates((rows,))
     group = _passed(t, ends, t.iota(s, (rows,)), groups)
     if block == 1:
-        return _picked(t, x, w, group, "sk", "sn")
+        return _held(t, _picked(t, x, w, group, "sk", "sn"), ends)
     size = const(block)
     (e,) = coordinates((groups,))
     starts = t.map(ends, (isub(e, ONE),), (groups,), 0)
@@ -66,7 +67,15 @@ def grouped_rows(t: Terms, x: int, w: int, ends: int) -> int:
     flat = t.bin("sub", t.iota(s, (rows,)), t.gather(shift, (read(t, 1, group, (s,)),), [group], (rows,)))
     s, j = coordinates((rows, n))
     place = _within(read(t, 1, flat, (s,)), imul(blocks, size))
-    return t.gather(made, (idiv(place, size), imod(place, size), j), [flat], (rows, n))
+    return _held(t, t.gather(made, (idiv(place, size), imod(place, size), j), [flat], (rows, n)), ends)
+
+
+def _held(t: Terms, x: int, ends: int) -> int:
+    """x[s, n] where a group holds row s, else zero."""
+    (rows, _), (groups,) = t.shape(x), t.shape(ends)
+    s, _ = coordinates((rows, ONE))
+    last = t.map(ends, (isub(groups, ONE),), (ONE, ONE))
+    return t.where(t.bin("lt", t.iota(s, (rows, ONE)), last), x, t.full(0.0))
 
 
 def _picked(t: Terms, x: int, w: int, group: int, xs: str, out: str) -> int:

@@ -277,7 +277,8 @@ def histc(t: Terms, c: Call) -> int:
     inside = t.bin("and", t.bin("le", t.full(float(low)), x), t.bin("le", x, t.full(float(high))))
     b, _ = coordinates((const(bins), const(1)))
     hit = t.bin("and", inside, t.bin("eq", part, t.cast(t.iota(b, (const(bins), const(1))), "f32")))
-    return stored(t, t.reduce("sum", t.cast(hit, "f32"), (1,)), c.dtype)
+    # f32 counts to 2^24 only
+    return stored(t, t.reduce("sum", t.cast(hit, "i64"), (1,)), c.dtype)
 
 
 REDUCTION: Final[dict[str, Handler]] = {

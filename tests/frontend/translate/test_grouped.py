@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from emmy.frontend.opaque import grouped_product
 from emmy.frontend.translate.grouped import BLOCKS, FEWEST, block_rows
 from emmy.ir.loop import const, size
 from tests.frontend.translate.reference import check, check_all
@@ -43,6 +44,16 @@ def test_rows_of_each_group_meet_its_weight(counts: tuple[int, ...]) -> None:
     check(lambda x, w, o: F.grouped_mm(x, w.transpose(-2, -1), offs=o), x, turned, offs)
 
 
+@pytest.mark.parametrize(("counts", "rows"), [((2, 1), 6), ((0, 0), 5), ((9, 30), 64), ((0, 17, 0), 70)], ids=str)
+def test_rows_behind_the_last_group_are_zeros_whatever_the_last_weight_holds(
+    counts: tuple[int, ...], rows: int
+) -> None:
+    x, w = torch.randn(rows, 8, dtype=torch.bfloat16), torch.randn(len(counts), 8, 16, dtype=torch.bfloat16)
+    w[-1] = float("inf") if counts[-1] == 0 else w[-1]
+    check(lambda x, w, o: torch._grouped_mm(x, w, offs=o), x, w, ends(*counts))
+    assert not grouped_product(x.double(), w.double(), ends(*counts))[sum(counts) :].any()
+
+
 def test_columns_of_each_group_and_whole_batches() -> None:
     x, w = torch.randn(3, 16, 8, dtype=torch.bfloat16), torch.randn(8, 48, dtype=torch.bfloat16)
     check(lambda x, w, o: torch._grouped_mm(x, w, offs=o), x, w, ends(8, 0, 40))
@@ -63,6 +74,13 @@ def test_rows_of_each_expert_are_counted(experts: int) -> None:
     if experts > 1:
         check(lambda x: torch.histc(x, bins=experts, min=0, max=experts - 1), ids)
     check(lambda x: torch.histc(x, bins=5, min=-1, max=2), torch.linspace(-1.3, 2.0, 41))
+
+
+def test_elements_of_a_bin_are_counted_in_whole_numbers() -> None:
+    """f32 counts to 2^24 only."""
+    program = check(lambda x: torch.histc(x, bins=3, min=0, max=2), torch.tensor([0.0, 1.0, 1.0]))
+    counts = [t for t in program.terms if t.kind == "Reduce" and t.args[0] == "sum"]
+    assert [t.tensor.dtype for t in counts] == ["i64"]
 
 
 def test_blocks_fit_the_rows_that_a_group_has_on_average() -> None:
