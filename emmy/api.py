@@ -40,7 +40,7 @@ DEFAULT_ARCH: Final = "sm_90a"
 MAX_VARIANTS: Final = 8
 _TYPES: Final[dict[str, tuple[type | tuple[type, ...], str]]] = {
     "place": (str, "fuse, cut or nothing"),
-    "allow": (str, "tf32 or nothing"),
+    "allow": (str, "atomics, tf32, both with a comma between, or nothing"),
     "held": ((str, list, tuple, Set), "a rule's name, or several"),
     "passes": (str, "a prefix of dolfstpkc"),
     "limits": (Limits, "an emmy.egraph.model.Limits"),

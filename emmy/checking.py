@@ -54,7 +54,9 @@ def check(s: Saturation, run: Executable, inputs: Sequence[Tensor]) -> list[Chec
     found: list[Checked] = []
     for o, mine, theirs, want in zip(program.graph.outputs, ours, eager, exact, strict=True):
         if isinstance(mine, Tensor) and isinstance(theirs, Tensor) and isinstance(want, Tensor):
-            both = [compare(t, want, terms=terms, stores=stores, numerics=s.options.allow) for t in (mine, theirs)]
+            both = [
+                compare(t, want, terms=terms, stores=stores, numerics=s.options.target.numerics) for t in (mine, theirs)
+            ]
             found.append(Checked(_name(o), both[0], both[1]))
     return found
 

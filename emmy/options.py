@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from emmy.arguments import allowances
 from emmy.egraph.egg import rules_in
 from emmy.egraph.model import Limits
-from emmy.errors import UsageError
-from emmy.ir.schedule import Pin
+from emmy.errors import PinError, UsageError
+from emmy.ir.schedule import Pin, Reduce
 from emmy.ir.target import Target, allowing
 from emmy.resources import rulesets
 
@@ -21,7 +22,7 @@ class Options:
     """What a user may ask for.  `passes` is a prefix of `dolfstpkc`; `held` names rules that are left out.
 
     `pins` are partial schedule rows; `place` is `fuse`, `cut` or empty; `check` compiles every kernel with NVRTC.
-    `allow` is empty or `tf32` (see `emmy.ir.target.allowing`); the target then says so.
+    `allow` is empty, `atomics`, `tf32` or both with a comma between (see `emmy.arguments`); the target then says so.
     `database` names the evidence store (None: the user's); `golden` a file of reviewed measurements (None: the one that
     ships for the card, empty: none); `prior` is empty, `analytic`, `learned` or a file (see `emmy.extract.priors`).
     """
@@ -45,10 +46,23 @@ class Options:
             raise UsageError(f"--passes {self.passes!r} is not a prefix of {PASSES}", "for example --passes dolf")
         if self.place not in ("", "fuse", "cut"):
             raise UsageError(f"{self.place!r} is not a placement", "use fuse or cut, or leave it out")
-        if self.allow != self.target.numerics:
+        object.__setattr__(self, "allow", ",".join(allowances(self.allow)))
+        if self.allow != ",".join(self.target.allowed):
             object.__setattr__(self, "target", allowing(self.target, self.allow))
+        if not self.target.atomics:
+            _check_order(self.pins)
         if self.held:
             _check_held(self.held)
+
+
+def _check_order(pins: tuple[Pin, ...]) -> None:
+    """PinError for a pin of rows whose blocks add their sums in any order, where that is not allowed."""
+    for pin in pins:
+        if any(isinstance(value, Reduce) and value.finish == "a" for *_, value in pin.settings):
+            raise PinError(
+                f"the pin {pin.text!r} is of rows that add sums by atomics, in another order at every run",
+                "allow them by --allow atomics (EMMY_ALLOW=atomics, allow='atomics' in Python), or leave out the a",
+            )
 
 
 def _check_held(held: frozenset[str]) -> None:

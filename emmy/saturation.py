@@ -174,7 +174,8 @@ def program_key(program: Program, options: Options) -> str:
     nodes = [(n.name, n.op, n.args, n.kwargs, n.results) for n in g.nodes]
     held = sorted(options.held)
     asked: tuple[object, ...] = (options.target.arch, [p.text for p in options.pins], options.place, held)
-    asked += (options.allow,) if options.allow else ()
+    # rows say themselves whether they add by atomics
+    asked += (options.target.numerics,) if options.target.numerics else ()
     return hashlib.sha256(repr((g.inputs, nodes, g.outputs, g.sizes, asked)).encode()).hexdigest()[:16]
 
 

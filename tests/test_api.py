@@ -14,9 +14,11 @@ from torch import nn
 import emmy
 from emmy.api import build_options, serves
 from emmy.egraph.model import Limits
-from emmy.errors import InputError, LoweringError, UnsupportedError, UsageError
+from emmy.errors import InputError, LoweringError, PinError, UnsupportedError, UsageError
 from emmy.frontend.capture import capture
 from emmy.frontend.reference import interpret
+from emmy.ir.target import target
+from emmy.saturation import program_key, regime_of
 from emmy.settings import Settings
 
 
@@ -60,6 +62,25 @@ def test_options_come_from_the_environment_unless_given() -> None:
     assert [p.text for p in asked.pins] == ["WORK=t64"] and asked.place == "cut"
     given = build_options("sm_89", settings, pins="WORK=t32", place="fuse", held=["fuse"])
     assert [p.text for p in given.pins] == ["WORK=t32"] and given.place == "fuse" and given.held == {"fuse"}
+
+
+def test_what_is_allowed_may_be_several_and_rows_without_an_order_want_it() -> None:
+    settings = Settings.read({"EMMY_KNOBS": "REDUCE=g8a", "EMMY_ALLOW": "atomics"})
+    asked = build_options("sm_90a", settings)
+    assert (asked.allow, asked.target.allowed, asked.target.numerics) == ("atomics", ("atomics",), "")
+    both = build_options("sm_90a", settings, allow="tf32,atomics")
+    assert (both.allow, both.target.allowed, both.target.numerics) == ("atomics,tf32", ("atomics", "tf32"), "tf32")
+    assert regime_of(asked.target) == regime_of(target("sm_90a"))
+    for allow in ("", "tf32"):
+        with pytest.raises(PinError, match=r"REDUCE=g8a.*\n.*--allow atomics"):
+            build_options("sm_90a", settings, allow=allow)
+    assert build_options("sm_90a", Settings.read({"EMMY_KNOBS": "REDUCE=g8"})).target == target("sm_90a")
+
+
+def test_a_program_is_the_same_where_sums_may_come_in_any_order() -> None:
+    program = capture(nn.RMSNorm(8), (torch.randn(3, 8),))
+    keys = [program_key(program, build_options("sm_90a", Settings.read({}), allow=a)) for a in ("", "atomics", "tf32")]
+    assert keys[0] == keys[1] != keys[2] == program_key(program, build_options("sm_90a", allow="atomics,tf32"))
 
 
 def test_arguments_on_the_cpu_are_refused_with_what_to_do() -> None:

@@ -52,9 +52,14 @@ class ModelOptions:
     )
     pin: Annotated[str, Opt("--pin", metavar="ROW", help="Pin (part of) a schedule row, as EMMY_KNOBS does.")] = ""
     allow: Annotated[
-        str,
-        Opt("--allow", metavar="NUMERICS", help="tf32: products of f32 may round factors (or EMMY_ALLOW)."),
-    ] = ""
+        list[str] | None,
+        Opt(
+            "--allow",
+            metavar="WHAT",
+            help="tf32: products of f32 may round factors. atomics: sums may be added in any order, so that "
+            "runs differ (repeatable; or EMMY_ALLOW).",
+        ),
+    ] = None
     no_fallback: Annotated[bool, Opt("--no-fallback", help="An operation that we do not know is an error.")] = False
     no_check: Annotated[bool, Opt("--no-check", help="Do not compile the kernels with NVRTC.")] = False
     strict_evidence: Annotated[

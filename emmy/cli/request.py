@@ -60,7 +60,7 @@ def compile_options(o: ModelOptions, passes: str, settings: Settings) -> Options
         target=pick_target(o),
         pins=(Pin.parse(knobs),) if knobs else (),
         place=settings.place,
-        allow=o.allow or settings.allow,
+        allow=",".join(o.allow or ()) or settings.allow,
         held=frozenset(o.hold or ()),
         passes=passes or PASSES,
         limits=Limits(o.max_launches, o.max_seconds, o.max_megabytes),

@@ -130,7 +130,7 @@ def _target_facts(egg: Egg, target: Target) -> None:
     }
     for name, value in limits.items():
         egg.facts(name, [(value,)])
-    egg.facts("allowed", [(target.numerics,)] if target.numerics else [])
+    egg.facts("allowed", [(a,) for a in target.allowed])
 
 
 def _family_facts(

@@ -23,7 +23,7 @@ from emmy.ir.dtype import dtype
 from emmy.ir.evaluate import integer
 from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Out, Scan, Size
 from emmy.ir.scalar import SCALAR
-from emmy.ir.views.product import sum_of_products, unwidened
+from emmy.ir.views.product import EIGHTS, sum_of_products, unwidened
 
 # An online sum's step for each score: maximum, subtract, exponential.  A kernel that takes scores one by one rescales
 # the running sum each time (another exponential and two comparisons), by vectors once a vector, by tiles hardly ever.
@@ -322,7 +322,7 @@ class _Analysis:
         if main and roles.main is not None and p.m != roles.main.m:
             p = p.turned()
         m, n, k, batch = (self.product(axes) for axes in (p.m, p.n, p.k, p.batch))
-        bits = 8 if half and isinstance(node, Fold) and _in_eighths(node) else 16
+        bits = 8 if isinstance(node, Fold) and _in_eighths(node) else 16
         return Dot(m, n, k, batch, self._group(roles.group(node)), self.passes[node], half, main, bits)
 
     def _reads(self, roles: _Roles) -> tuple[Read, ...]:
@@ -377,8 +377,8 @@ class _Analysis:
 
 
 def _in_eighths(node: Fold) -> bool:
-    """True for a sum of products of two factors that are stored in 8-bit floats."""
-    found = sum_of_products(node)
+    """True for a sum of products that the program takes of 8-bit floats, of two factors that are stored so."""
+    found = sum_of_products(node) if node.operand in EIGHTS else None
     return found is not None and len(found.factors) == 2 and all(unwidened(f) is not None for f in found.factors)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from emmy.arguments import allowances
 from emmy.errors import UsageError
 
 
@@ -38,13 +39,20 @@ class Target:
     registers_sm: int = 65536
     threads_block: int = 1024
     registers_thread: int = 255
-    # what a compile may do beside the card's exact arithmetic: `tf32`, products of f32 factors rounded to 10 bits
+    # what a compile may do to values: `tf32`, products of f32 factors rounded to 10 bits.  Evidence of it is kept apart
     numerics: str = ""
+    # whether blocks may add partial sums in any order, so that runs differ; a row says so itself
+    atomics: bool = False
 
     @property
     def flops_products(self) -> float:
-        """The most that products of f32 factors reach."""
-        return max(self.flops_f32, self.flops_mma16 / 2, self.flops_wgmma16 / 2) if self.numerics else self.flops_f32
+        """The most that products of f32 factors reach: those in tf32 have rows of `mma.sync` only."""
+        return max(self.flops_f32, self.flops_mma16 / 2) if self.numerics else self.flops_f32
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """What was asked for beside the card's own arithmetic, as `emmy.arguments.ALLOWANCES` names it."""
+        return (*(["atomics"] if self.atomics else []), *([self.numerics] if self.numerics else []))
 
     @property
     def capability(self) -> int:
@@ -52,7 +60,6 @@ class Target:
         return int(self.arch.removeprefix("sm_").rstrip("af"))
 
 
-NUMERICS: Final = ("", "tf32")
 KiB: Final = 1024
 TARGETS: Final[dict[str, Target]] = {
     t.arch: t
@@ -83,8 +90,7 @@ def target_of_gpu(gpu: str) -> Target:
     raise UsageError(f"unknown GPU {gpu!r}", f"use one of {', '.join(t.gpu for t in TARGETS.values())}")
 
 
-def allowing(target: Target, numerics: str) -> Target:
-    """The target with other numerics allowed: empty, or `tf32` for products of f32 factors on tensor cores."""
-    if numerics not in NUMERICS:
-        raise UsageError(f"{numerics!r} cannot be allowed", "use tf32, or leave it out")
-    return replace(target, numerics=numerics)
+def allowing(target: Target, asked: str) -> Target:
+    """The target on which exactly what is asked for is allowed; see `emmy.arguments.allowances`."""
+    names = allowances(asked)
+    return replace(target, numerics="tf32" if "tf32" in names else "", atomics="atomics" in names)

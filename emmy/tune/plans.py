@@ -171,7 +171,7 @@ def plan_group(
     shared = list(given.values())
     first = candidates[0]["id"]
     tolerances = {
-        b["name"]: _tolerance(b["dtype"], max(len(s.launches) for s in plans), plans[0].options.allow)
+        b["name"]: _tolerance(b["dtype"], max(len(s.launches) for s in plans), plans[0].options.target.numerics)
         for b in shared
         if b["role"] in ("out", "update")
     }

@@ -6,6 +6,7 @@ import pytest
 from tests.cli.conftest import Emmy
 
 CHAIN = "torch.exp(torch.neg(torch.randn(8)))"
+FEW_ROWS = "F.linear(torch.randn(16, 2048).bfloat16(), torch.randn(512, 2048).bfloat16())"
 NORM = "nn.RMSNorm(64)(torch.randn(4, 64))"
 LONG_NORM = "nn.RMSNorm(512)(torch.randn(4, 512))"
 IRS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
@@ -21,6 +22,16 @@ def test_every_stage_is_printed_on_stdout_alone(emmy: Emmy, ir: str) -> None:
 def test_an_unknown_stage_lists_those_there_are(emmy: Emmy) -> None:
     refused = emmy("compile", "-c", CHAIN, "--ir", "ptx")
     assert refused.code == 2 and all(ir in refused.err for ir in IRS)
+
+
+def test_rows_whose_sums_come_in_any_order_are_asked_for(emmy: Emmy) -> None:
+    asked = ("compile", "-c", FEW_ROWS, "--target", "sm_89", "--no-check", "--ir", "tile", "--pin", "REDUCE=g4a")
+    refused, wrong = emmy(*asked), emmy(*asked, "--allow", "bf16")
+    assert refused.code == 2 and "--allow atomics" in refused.err
+    assert wrong.code == 2 and "'bf16' cannot be allowed" in wrong.err
+    for allow in (("--allow", "tf32", "--allow", "atomics"), ("--allow", "tf32,atomics")):
+        done = emmy(*asked, *allow)
+        assert done.code == 0 and "REDUCE=g4a" in done.out
 
 
 def test_a_stage_after_the_last_pass_is_wrong_usage(emmy: Emmy) -> None:

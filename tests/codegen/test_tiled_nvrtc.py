@@ -108,7 +108,6 @@ COMPUTED: dict[str, Body] = {
 EIGHTHS: dict[str, Body] = {
     "of f8e4m3": B.f8_linear(4096, 4096, 4096, scaled="row", bias=True),
     "of f8e5m2, few rows": B.f8_linear(16, 4096, 4096, "f8e5m2", scaled="tensor"),
-    "of f8e4m3, by way of bf16": B.f8_linear(2048, 4096, 4096, operand="bf16"),
 }
 
 

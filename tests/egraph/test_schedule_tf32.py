@@ -64,7 +64,7 @@ def test_the_option_reaches_target_regime_and_tolerance() -> None:
     assert regime_of(CARD).numerics == ""
     assert replace(options, allow="").target == Options(TF32).target == CARD
     assert tolerance("f32", 512, 0, "tf32") > 100 * tolerance("f32", 512) > 0
-    with pytest.raises(UsageError, match="use tf32"):
+    with pytest.raises(UsageError, match="use atomics, tf32"):
         Options(CARD, allow="bf16")
 
 

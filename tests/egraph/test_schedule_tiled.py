@@ -9,7 +9,7 @@ import pytest
 from emmy.egraph.schedule import schedule_rows
 from emmy.ir.loop import Body, size
 from emmy.ir.schedule import Pin, Row
-from emmy.ir.target import TARGETS, target
+from emmy.ir.target import TARGETS, allowing, target
 from emmy.ir.views.contraction_view import contraction_view
 from tests import bodies as B
 
@@ -19,8 +19,9 @@ SQUARE = B.linear(512, 512, 512, "f32")
 ATTENTION = B.attention(1, 4, 2, 256, 256, 128, causal=True)
 
 
-def rows(body: Body, arch: str = "sm_90a", held: str = "") -> set[str]:
-    found = schedule_rows([body], target(arch), {}, RULESETS, frozenset({held} - {""}))
+def rows(body: Body, arch: str = "sm_90a", held: str = "", allow: str = "") -> set[str]:
+    card = allowing(target(arch), allow)
+    found = schedule_rows([body], card, {}, RULESETS, frozenset({held} - {""}))
     return {f"{r.family} {r.row.text}" for r in found.rows[body.hash]}
 
 
@@ -117,7 +118,8 @@ FEW_F32 = B.linear(32, 1024, 1024, "f32")
 
 @pytest.mark.parametrize(("body", "family"), [(FEW, "mma"), (FEW_F32, "tile")])
 def test_blocks_share_a_sum_where_tiles_leave_sms_idle(body: Body, family: str) -> None:
-    found = [r for r in schedule_rows([body], target("sm_90a"), {}, RULESETS).rows[body.hash] if r.family == family]
+    card = allowing(target("sm_90a"), "atomics")
+    found = [r for r in schedule_rows([body], card, {}, RULESETS).rows[body.hash] if r.family == family]
     divided = [r for r in found if r.row.reduce.parts]
     assert {r.row.reduce.text for r in divided} >= {"g2", "g4", "g4a", "g8"}
     k = contraction_view(body)
@@ -129,6 +131,13 @@ def test_blocks_share_a_sum_where_tiles_leave_sms_idle(body: Body, family: str) 
         assert (r.row.reduce.parts - 1) * each < steps, "a part without a stage"
         assert r.config.blocks % r.row.reduce.parts == 0 and r.config.exchange > 0
         assert r.config.blocks // r.row.reduce.parts < 2 * target("sm_90a").sms
+
+
+@pytest.mark.parametrize(("body", "family"), [(FEW, "mma"), (FEW_F32, "tile")])
+def test_sums_are_added_in_any_order_only_where_that_is_allowed(body: Body, family: str) -> None:
+    plain, allowed = of(rows(body), family), of(rows(body, allow="atomics"), family)
+    assert plain < allowed and all(Row.parse(r.split()[1]).reduce.finish == "a" for r in allowed - plain)
+    assert of(rows(body, allow="tf32"), family) == plain
 
 
 @pytest.mark.parametrize(
@@ -195,7 +204,7 @@ def test_sums_are_not_shared_where_an_input_changes_how_many_tiles_take_a_worksp
 def test_holding_a_rule_takes_exactly_its_rows(rule: str, body: Body, gone: str) -> None:
     import re
 
-    everything, left = rows(body), rows(body, held=rule)
+    everything, left = rows(body, allow="atomics"), rows(body, held=rule, allow="atomics")
     taken = {r for r in everything if re.match(gone, r)}
     assert taken and left == everything - taken
 

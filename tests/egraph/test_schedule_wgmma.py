@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from emmy.codegen.lower import lower
 from emmy.egraph.schedule import schedule_rows
+from emmy.errors import LoweringError
 from emmy.ir.evaluate import integer
 from emmy.ir.loop import Body, size
 from emmy.ir.schedule import Row
-from emmy.ir.target import TARGETS, target
+from emmy.ir.target import TARGETS, allowing, target
 from emmy.ir.warpgroups import Warpgroups
 from emmy.resources import rulesets
 from tests import bodies
 
 HOPPER = target("sm_90a")
+ATOMIC = allowing(HOPPER, "atomics")
 
 
 def rows(body: Body, card=HOPPER, held: str = "") -> set[str]:
@@ -106,7 +110,9 @@ def test_equal_shares_are_for_a_wave_and_part_of_another(body: Body) -> None:
 
 
 def test_a_sum_is_shared_in_a_cluster_up_to_four_blocks_and_through_a_workspace_beyond() -> None:
-    found = [Row.parse(r) for r in rows(bodies.linear(16, 4096, 8192)) if "REDUCE=g" in r]
+    body = bodies.linear(16, 4096, 8192)
+    plain, found = ([Row.parse(r) for r in rows(body, card) if "REDUCE=g" in r] for card in (HOPPER, ATOMIC))
+    assert {r.reduce.text for r in plain} == {"g2", "g4", "g8", "g16"}
     assert {r.reduce.text for r in found} == {"g2", "g4", "g4a", "g8", "g8a", "g16", "g16a"}
     assert all((Warpgroups.of(r).shared > 1) == (r.reduce.parts > 4 or r.reduce.finish == "a") for r in found)
 
@@ -115,7 +121,7 @@ def test_a_sum_is_shared_through_a_workspace_only_where_no_input_changes_the_num
     """Compiled for few rows and run on many, every tile would take its workspace; a cluster needs none."""
 
     def shares(body: Body, s: int) -> dict[str, set[str]]:
-        found = schedule_rows([body], HOPPER, dict.fromkeys(body.sizes, s), rulesets()).rows[body.hash]
+        found = schedule_rows([body], ATOMIC, dict.fromkeys(body.sizes, s), rulesets()).rows[body.hash]
         own = [r for r in found if r.family == "wgmma" and (r.row.reduce.parts or r.row.reduce.stream)]
         kinds = {"workspace": {r.row.reduce.text for r in own if r.config.exchange}}
         return kinds | {"cluster": {r.row.reduce.text for r in own if not r.config.exchange}}
@@ -143,6 +149,26 @@ def test_blocks_that_stay_have_a_workspace_for_one_tile_each(sms: int) -> None:
         tile, warps = 4 * s.config.tile_m * s.config.tile_n, s.config.block_threads // 32 - 4
         counts = [(p.type, integer(p.count, {})) for p in kernel.params if p.count is not None]
         assert sorted(counts) == [("f32", 2 * blocks * tile // 4), ("i32", blocks * warps)], s.row.text
+
+
+def test_sums_are_added_in_any_order_only_where_that_is_allowed() -> None:
+    body = bodies.linear(16, 4096, 8192)
+    plain, allowed = rows(body), rows(body, ATOMIC)
+    assert plain < allowed and all(Row.parse(r).reduce.finish == "a" for r in allowed - plain)
+    assert rows(body, ATOMIC, "wgmma-atomic") == plain
+
+
+@pytest.mark.parametrize(
+    ("fact", "where"),
+    [("(wgmma-parts 8)", "8 blocks share a sum in a cluster"), ("(wgmma-shared 4 2)", "4 blocks share a sum in a wor")],
+)
+def test_rules_that_share_a_sum_otherwise_than_rows_say_are_refused(fact: str, where: str, tmp_path: Path) -> None:
+    """A row names the blocks; whether they are a cluster follows from their number alone."""
+    shutil.copytree(rulesets(), tmp_path / "rulesets")
+    file = tmp_path / "rulesets" / "schedule" / "wgmma.egg"
+    file.write_text(f"{file.read_text()}\n{fact}\n")
+    with pytest.raises(LoweringError, match=where):
+        schedule_rows([bodies.linear(16, 4096, 8192)], HOPPER, {}, tmp_path / "rulesets")
 
 
 def test_every_block_of_a_divided_sum_has_a_stage() -> None:
@@ -237,10 +263,11 @@ def test_computed_factors_count_among_the_registers() -> None:
 
 
 @pytest.mark.parametrize("stored", ["f8e4m3", "f8e5m2"])
-@pytest.mark.parametrize("operand", ["", "bf16"])
-def test_8_bit_floats_are_taken_as_they_are_stored(stored: str, operand: str) -> None:
+def test_8_bit_floats_are_taken_as_they_are_stored(stored: str) -> None:
     """A stage is 128 elements of the sum, after which the instruction's sums go to f32 registers."""
-    found = rows(bodies.f8_linear(4096, 4096, 4096, stored, operand=operand, scaled="row"))
+    body = bodies.f8_linear(4096, 4096, 4096, stored, scaled="row")
+    found = rows(body)
+    assert not rows(body, held="wgmma-eighths")
     row = f"WORK=w8x1+p4,TILE=wgmma_m64n128k32_{stored}_f32/f1x1/k4,REDUCE=,STAGE=d6/smem-tma/out,RASTER=gm8/persist"
     assert row in found and found == with_(found, f"k32_{stored}_f32")
     held = [Warpgroups.of(Row.parse(r)) for r in found]
@@ -254,8 +281,10 @@ def test_8_bit_floats_are_taken_as_they_are_stored(stored: str, operand: str) ->
         (bodies.f8_linear(512, 512, 520), "multiples of 16 bytes"),
         (bodies.f8_linear(512, 512, 512, out="f32"), "a right factor that is computed"),
         (bodies.f8_linear(512, 512, 512, operand="f32"), "in one type of 16 or 8 bits"),
+        (bodies.f8_linear(512, 512, 512, operand="bf16"), "a right factor that is computed"),
+        (bodies.f8_linear(512, 512, 512, operand="f16", scaled="row"), "a right factor that is computed"),
     ],
-    ids=["across the sum", "unaligned", "results of f32", "a product of f32"],
+    ids=["across the sum", "unaligned", "results of f32", "a product of f32", "of bf16", "of f16, scaled"],
 )
 def test_8_bit_floats_that_the_instruction_cannot_take_are_declined_with_the_reason(body: Body, why: str) -> None:
     found = schedule_rows([body], HOPPER, {}, rulesets())

@@ -17,7 +17,7 @@ from emmy.ir.graph import Output, Ref
 from emmy.ir.loop import Body
 from emmy.ir.plan import Buffer, KernelLaunch, Plan, kernel_launch
 from emmy.ir.schedule import Scheduled
-from emmy.ir.target import TARGETS, Target
+from emmy.ir.target import TARGETS, Target, allowing
 from emmy.resources import rulesets
 from emmy.runtime.cache import CubinCache
 from emmy.runtime.module import Module, runs_on
@@ -33,7 +33,7 @@ DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 @pytest.fixture(scope="module")
 def card() -> Target:
     capability = torch.cuda.get_device_capability()
-    return TARGETS[next(a for a in reversed(TARGETS) if runs_on(a, capability))]
+    return allowing(TARGETS[next(a for a in reversed(TARGETS) if runs_on(a, capability))], "atomics")
 
 
 @pytest.fixture(scope="module")

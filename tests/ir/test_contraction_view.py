@@ -180,9 +180,12 @@ def test_a_guarded_load_is_an_operand() -> None:
 
 @pytest.mark.parametrize("stored", ["f8e4m3", "f8e5m2"])
 @pytest.mark.parametrize("operand", ["", "bf16", "f16"])
-def test_factors_stored_in_8_bits_may_be_taken_in_8_or_in_16(stored: str, operand: str) -> None:
+def test_factors_stored_in_8_bits_are_taken_so_where_the_program_names_such_a_product(
+    stored: str, operand: str
+) -> None:
+    """Converted first, they are factors of the 16-bit product that the program asks for."""
     v = view(B.f8_linear(64, 96, 128, stored, operand=operand))
-    assert (v.eighth, v.half) == (stored, operand or "bf16")
+    assert (v.eighth, v.half) == (None if operand else stored, operand or "bf16")
     (a,), (b,) = v.parts_a, v.parts_b
     assert a.eighth is not None and b.eighth is not None and a.in_eighths and b.in_eighths
 

@@ -18,7 +18,7 @@ from emmy.extract.records import Regime
 from emmy.extract.store import Store
 from emmy.extract.work import analyse
 from emmy.frontend.source import load
-from emmy.ir.target import target
+from emmy.ir.target import allowing, target
 from emmy.resources import rulesets
 from emmy.saturation import Options, saturate_program
 from emmy.tune.asked import TuneOptions
@@ -53,7 +53,7 @@ def test_a_packet_carries_all_that_its_runner_needs(written: Path) -> None:
 
 
 def test_a_packet_says_what_memory_of_their_own_launches_need(tmp_path: Path) -> None:
-    body, card = bodies.linear(16, 512, 2048), target("sm_90a")
+    body, card = bodies.linear(16, 512, 2048), allowing(target("sm_90a"), "atomics")
     group = make_group(body, {}, card, analyse(body, {}), "k_shared")
     rows = schedule_rows([body], card, {}, rulesets()).rows[body.hash]
     add_check(group, rows, [1e-3] * len(rows))

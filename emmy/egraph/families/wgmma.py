@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from emmy.egraph.families.contraction import Facts, Rows, exchanged, points, sized
+from emmy.errors import LoweringError
 from emmy.ir.config import KernelConfig
 from emmy.ir.dtype import dtype
 from emmy.ir.loop import Body
@@ -17,10 +18,11 @@ from emmy.ir.views.box import Box, out_box
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
 from emmy.ir.views.converted import Left, left_of, stored, stored_box
 from emmy.ir.views.gather import passing
-from emmy.ir.warpgroups import Warpgroups
+from emmy.ir.views.product import EIGHTS
+from emmy.ir.warpgroups import CLUSTER, Warpgroups
 
 PRODUCERS = 4  # warps
-ATOMIC, STREAM = 1, 3  # how blocks share a sum, in the rules
+IN_CLUSTER, ATOMIC, STREAM = 0, 1, 3  # how blocks share a sum, in the rules
 
 
 def facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | str:
@@ -40,6 +42,8 @@ def facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | str:
     known: Facts = {"wgmma-outs": [(body.hash, len(outs) if by_tma else 0)]}
     known["wgmma-fixed"] = [(body.hash,)] if size_of(view.k) is not None else []
     known["wgmma-sized"] = [(body.hash,)] if sized(view) else []
+    # 8-bit floats have a rule of their own, since their sums are short
+    known["wgmma-named" if view.factor in EIGHTS else "wgmma-takes"] = [(body.hash, view.factor)]
     for way, operands in offered:
         v = view.swapped() if way else view
         h = body.hash, way
@@ -95,6 +99,13 @@ def rows(found: Rows, stages: Rows, orders: Rows) -> Iterator[tuple[str, Row]]:
         reduce = Reduce(
             parts=parts if parts > 1 else 0, finish="a" if finish == ATOMIC else "", stream=finish == STREAM
         )
+        if finish != ATOMIC and parts > 1 and (finish == IN_CLUSTER) != (parts <= CLUSTER):
+            # a row does not say which: the number of blocks does
+            where = "a cluster" if finish == IN_CLUSTER else "a workspace"
+            raise LoweringError(
+                f"wgmma.egg has {parts} blocks share a sum in {where}, which is not what REDUCE={reduce.text} says",
+                f"up to {CLUSTER} blocks share it in a cluster (emmy.ir.warpgroups.CLUSTER), more in a workspace",
+            )
         for stage in rings.get(ring, ()):
             stage = replace(stage, cluster=cluster if cluster > 1 else 0, registers=form == 1)
             for order in rasters.get(raster, ()):

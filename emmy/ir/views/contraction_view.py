@@ -70,7 +70,7 @@ class ContractionView:
 
     @cached_property
     def eighth(self) -> str | None:
-        """The 8-bit type in which every factor is stored and tensor cores may take it; None where there is none.
+        """The 8-bit type in which every factor is stored and its product is asked for; None where there is none.
 
         Tensor cores add such products with fewer bits than f32 has, which results of 16 bits or fewer do not show.
         """

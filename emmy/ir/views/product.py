@@ -162,13 +162,16 @@ def half_type(s: Sum, left: Part, right: Part) -> str | None:
 
 
 def eighth_type(s: Sum, left: Part, right: Part) -> str | None:
-    """The 8-bit type in which both factors are stored, where the original product is not one of f32."""
+    """The 8-bit type in which both factors are stored, where the original product is one of 8-bit floats by name.
+
+    Tensor cores add such products in short sums, for which conversions to a wider type do not ask.
+    """
     a, b = left.eighth, right.eighth
     node: Expr = s.node
     while isinstance(node, Fold) and not node.operand:
         node = node.body
-    rounded = isinstance(node, Fold) and node.operand in (*HALVES, *EIGHTS)
-    return a.dtype if rounded and a is not None and b is not None and a.dtype == b.dtype else None
+    named = isinstance(node, Fold) and node.operand in EIGHTS
+    return a.dtype if named and a is not None and b is not None and a.dtype == b.dtype else None
 
 
 def _factors(e: Expr) -> list[Expr]:
