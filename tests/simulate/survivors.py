@@ -42,8 +42,13 @@ def bulk_waits(kernel: Kernel) -> list[Path]:
     return [s.path for s in found if all(isinstance(i, BulkWait) for i in s.statement.then)]  # type: ignore[union-attr]
 
 
-# the condition under which a thread reads its chunks by single elements
-_ENDS: Final = _of("mma", r"if \d+ < \(")
+def _tiled(pattern: str) -> Holds:
+    """A site of kernels that carry tiles by hand."""
+    return lambda kernel, m: _of("mma", pattern)(kernel, m) or _of("tile", pattern)(kernel, m)
+
+
+# the condition under which a thread reads its chunks by single elements: the operand's last vector, before its own
+_ENDS: Final = _tiled(r": if (?:(?!tid).)*? < \(.*tid")
 SINGLE: Final = (
     "More threads read single elements, which is right everywhere, and no chunk of that tile reaches the end."
 )
@@ -62,7 +67,7 @@ REASONS: Final[dict[str, tuple[tuple[Holds, str], ...]]] = {
     ),
     "loop bound - 1": (
         (
-            _of("mma", r" rolled$"),
+            _tiled(r" rolled$"),
             "The thread's last chunk is of a row behind the operand's last one: no result depends on it.",
         ),
     ),
