@@ -417,8 +417,14 @@ class Selection:
             legal = sorted({p.scheduled.row.text for p in used if p is not None})
             rows = {r.row.text: _agreement(pin, r.row) for found in self.rows.values() for r in found}
             near = sorted(rows, key=lambda text: (*(-n for n in rows[text]), text))[:NEAREST]
+            elsewhere = any(pin.matches(r.row) for found in self.rows.values() for r in found)
+            why = (
+                "a row of launches that were not chosen"
+                if elsewhere
+                else "not a legal row of any launch of this program"
+            )
             raise PinError(
-                f"the pin {pin.text!r} is not a legal row of any launch of this program for {self.target.arch}",
+                f"the pin {pin.text!r} is {why} for {self.target.arch}",
                 f"without it these rows are chosen: {'; '.join(legal)}\n"
                 f"  the nearest of {len(rows)} legal rows are:\n    " + "\n    ".join(near),
             )

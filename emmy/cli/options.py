@@ -50,7 +50,10 @@ class ModelOptions:
     hold: Annotated[list[str] | None, Opt("--hold", metavar="RULE", help="Leave out a rule, by name (repeatable).")] = (
         None
     )
-    pin: Annotated[str, Opt("--pin", metavar="ROW", help="Pin (part of) a schedule row, as EMMY_KNOBS does.")] = ""
+    pin: Annotated[
+        list[str] | None,
+        Opt("--pin", metavar="ROW", help="Pin (part of) a schedule row, as EMMY_KNOBS does (repeatable)."),
+    ] = None
     allow: Annotated[
         list[str] | None,
         Opt(

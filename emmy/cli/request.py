@@ -55,10 +55,10 @@ def compile_options(o: ModelOptions, passes: str, settings: Settings) -> Options
     from emmy.ir.schedule import Pin
     from emmy.saturation import PASSES, Options
 
-    knobs = o.pin or settings.knobs
+    knobs = o.pin or ([settings.knobs] if settings.knobs else [])
     return Options(
         target=pick_target(o),
-        pins=(Pin.parse(knobs),) if knobs else (),
+        pins=tuple(Pin.parse(k) for k in knobs),
         place=settings.place,
         allow=",".join(o.allow or ()) or settings.allow,
         held=frozenset(o.hold or ()),

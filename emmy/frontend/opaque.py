@@ -18,6 +18,9 @@ from emmy.ir.torch_types import TORCH
 # Operations whose result follows from how the operand's type stores it, and not from its value.
 BITWISE: Final = frozenset(("aten.view.dtype", "aten.view_copy.dtype", "aten.nextafter.default"))
 
+# Matrix operands that an operation takes column by column on a card, by their place among the arguments.
+BY_COLUMNS: Final = {"aten._scaled_mm.default": 1}
+
 
 def operation(op: str) -> torch._ops.OpOverload:
     """The overload that `aten.add.Tensor` names; UnsupportedError where this PyTorch has none."""
@@ -55,6 +58,8 @@ def run_node(
     values = iter(tensors)
     args = [_value(a, values, sizes, widen) for a in node.args]
     kwargs = {k: _value(v, values, sizes, widen) for k, v in node.kwargs}
+    if node.op in BY_COLUMNS and isinstance(matrix := args[BY_COLUMNS[node.op]], torch.Tensor):
+        args[BY_COLUMNS[node.op]] = matrix.t().contiguous().t()
     names = {a.name for a in op._schema.arguments}
     if not tensors and "device" in names:
         kwargs["device"] = device

@@ -126,7 +126,7 @@ def _simulated(
     done = simulate(kernel, s.options.target, dict(zip(ins, given, strict=True)), sizes, results, seed=seed)
     seconds = time.perf_counter() - began
     compared = tuple(
-        _compare(done.outputs[name], out.tensor.dtype, want, body, sizes)
+        _compare(done.outputs[name], out.tensor.dtype, want, body, sizes, s.options.target.numerics)
         for name, out, want in zip(outs, body.outs, exact, strict=True)
     )
     return Simulated(
@@ -134,11 +134,11 @@ def _simulated(
     )
 
 
-def _compare(found: Array, dtype: str, exact: Array, body: Body, sizes: Mapping[str, int]) -> Comparison:
+def _compare(found: Array, dtype: str, exact: Array, body: Body, sizes: Mapping[str, int], numerics: str) -> Comparison:
     from emmy.runtime.numerics import compare
 
     made = _tensor(np.asarray(found).view(numpy_dtype(dtype)).reshape(exact.shape), dtype)
-    return compare(made, _tensor(exact, ""), terms=terms(body, sizes), stores=stores(body))
+    return compare(made, _tensor(exact, ""), terms=terms(body, sizes), stores=stores(body), numerics=numerics)
 
 
 def terms(body: Body, sizes: Mapping[str, int]) -> int:

@@ -74,7 +74,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_finding_is_printed_and_exits_with_1(emmy: Emmy, broken: None) -> None:
-    done = emmy("simulate", "-c", "nn.RMSNorm(512)(torch.randn(2, 512))", *TARGET, "--pin", "WORK=t128,REDUCE=coop")
+    done = emmy("simulate", "-c", "nn.RMSNorm(512)(torch.randn(2, 512))", *TARGET, "--pin", "WORK=t512,REDUCE=")
     assert done.code == 1 and "shared race" in done.out and "thread" in done.out
     assert "1 with findings or wrong values" in done.out
 
@@ -96,3 +96,21 @@ def test_a_pin_that_says_too_little_is_shown_the_rows_that_begin_like_it(emmy: E
     near = refused.err.split("legal rows are:")[1].splitlines()[1:]
     assert refused.code == 2 and "TILE=wgmma_m64n64k16_bf16_f32/" in near[0]
     assert all("TILE=wgmma_" in row for row in near)
+
+
+def test_rows_that_round_to_tf32_are_held_to_tf32(emmy: Emmy) -> None:
+    code = "F.linear(torch.randn(64, 64), torch.randn(64, 64))"
+    words = ("simulate", "--target", "sm_90a", "--pin", "TILE=mma_m16n8k8_tf32_f32/f1x1/k2", "-c", code)
+    done = emmy(*words, "--allow", "tf32")
+    assert done.code == 0 and "all values right" in done.out + done.err
+
+
+def test_pins_add_up(emmy: Emmy) -> None:
+    code = (
+        "def f(x, w, y):\n    return F.linear(x, w), torch.exp(y)\n"
+        "f(torch.randn(16, 256), torch.randn(64, 256), torch.randn(65536))"
+    )
+    pins = ("--pin", "REDUCE=g4", "--pin", "WORK=t512,REDUCE=")
+    done = emmy("saturate", "--target", "sm_90a", "--json", "-c", code, *pins, EMMY_GOLDEN_FILE="")
+    rows = [k["row"] for k in json.loads(done.out)["kernels"]]
+    assert any("REDUCE=g4" in r for r in rows) and any("WORK=t512," in r for r in rows)

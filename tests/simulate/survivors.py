@@ -64,6 +64,10 @@ REASONS: Final[dict[str, tuple[tuple[Holds, str], ...]]] = {
             lambda kernel, m: _of("mma", r"for t in \d+\.\.\d+$")(kernel, m) and _by_copies(kernel),
             "One more turn multiplies the tile behind the last, which was asked for in time and came as zeros.",
         ),
+        (
+            lambda kernel, m: _of("wgmma", r"for piece in 0\.\.pieces$")(kernel, m) and m.path[1] == 0,
+            "The producer's loop: of a piece behind the block's share there are no stages to bring.",
+        ),
     ),
     "loop bound - 1": (
         (

@@ -8,7 +8,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from emmy.frontend import opaque
 from emmy.frontend.capture import capture
+from emmy.frontend.opaque import operation
 from emmy.frontend.translate import translate
 from emmy.ir.tensor import Term
 from tests.frontend.translate.reference import check, check_all, operands, run
@@ -34,6 +36,29 @@ def test_scaled_products_of_8_bit_floats(scales: str, bias: bool) -> None:
     np.testing.assert_allclose(found, expected.numpy(), 1e-6)
     # PyTorch rounds once, too
     np.testing.assert_allclose(found, product(*given).double().numpy(), 2.0**-8, 1e-5)
+
+
+def test_scaled_products_that_pytorch_runs_take_their_second_matrix_by_columns(monkeypatch) -> None:
+    """Operands of an operation that we do not compile come row by row; on a card this one refuses them."""
+    x, w = torch.randn(16, 32).to(torch.float8_e5m2), torch.randn(16, 32).to(torch.float8_e4m3fn)
+    given = (x, w, torch.tensor(2.0), torch.tensor(0.5))
+    captured = capture(lambda x, w, a, b: torch._scaled_mm(x, w.t(), a, b, out_dtype=torch.bfloat16), given)
+    node = next(n for n in captured.graph.nodes if n.op == "aten._scaled_mm.default")
+    seen = []
+    monkeypatch.setattr(opaque, "operation", lambda op: _Recorded(operation(op), seen))
+    opaque.run_node(node, [x, w.t().contiguous(), *given[2:]], {})
+    assert seen == [(1, 32)]
+
+
+class _Recorded:
+    """An operation that notes how its second operand lies in memory."""
+
+    def __init__(self, op, seen: list) -> None:
+        self._schema, self.op, self.seen = op._schema, op, seen
+
+    def __call__(self, *args, **kwargs):
+        self.seen.append(args[1].stride())
+        return self.op(*args, **kwargs)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
