@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from emmy.ir.kernel import AsyncWait, BulkWait, For, If, Kernel, bodies, walk
+from emmy.ir.kernel import AsyncWait, BulkWait, For, If, Kernel, NamedBarrier, bodies, walk
 from tests.simulate.edits import Mutant, Path, sites
 
 Holds = Callable[[Kernel, Mutant], bool]
@@ -140,6 +140,10 @@ REASONS: Final[dict[str, tuple[tuple[Holds, str], ...]]] = {
         ),
     ),
     "another named barrier": (
+        (
+            lambda kernel, m: sum(isinstance(n, NamedBarrier) for n in walk(kernel.body)) == 1,
+            "The kernel's only named barrier: its groups still have a number each.",
+        ),
         (
             lambda kernel, m: kernel.threads == 256,
             "One group of consumers: no other barrier has that number.",
