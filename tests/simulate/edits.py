@@ -85,6 +85,14 @@ def sites(kernel: Kernel) -> Iterator[Site]:
     return inside(kernel.body, ())
 
 
+def following(kernel: Kernel, path: Path) -> S | None:
+    """The statement behind one, in the same body."""
+    body = kernel.body
+    for i, k in zip(path[:-1:2], path[1::2], strict=True):
+        body = bodies(body[i])[k]
+    return body[path[-1] + 1] if path[-1] + 1 < len(body) else None
+
+
 def replaced(kernel: Kernel, site: Site, *new: S) -> Kernel:
     """The kernel with other statements (or none) in the place of one."""
     return replace(kernel, body=_put(kernel.body, site.path, new))

@@ -17,10 +17,10 @@ import numpy as np
 from emmy.codegen.simulate import Simulation
 from emmy.errors import LoweringError
 from emmy.ir.dtype import DTYPES
-from emmy.ir.kernel import Advance, Cursor, If, Kernel, RingArrive, RingWait, walk
+from emmy.ir.kernel import Advance, Cursor, If, Kernel, RingArrive, RingWait, WarpSync, walk
 from emmy.ir.verify.kernel import verify
 from tests.simulate.cases import CARD, Case
-from tests.simulate.edits import Mutant, sites
+from tests.simulate.edits import Mutant, following, sites
 from tests.simulate.equivalence import (
     never_used_again,
     overwritten,
@@ -165,6 +165,8 @@ def _equivalent(subject: Subject, m: Mutant) -> tuple[str, str]:
         return "static", "the cursor is not used behind it"
     if isinstance(at, If) and len(at.then) == 1 and not at.orelse:
         (at,) = at.then
+    if isinstance(at, WarpSync) and isinstance(after := following(subject.kernel, m.path), If):
+        at = after.then[0]  # the arrival before which lanes wait for each other's reads
     if isinstance(at, RingArrive | RingWait) and _nobody_waits(subject, at):
         return "no wait", "the launch has no finding without the waits for that side of the ring"
     if m.operator == "stored twice" and overwritten(subject.kernel, m.path):
