@@ -40,7 +40,7 @@ POOLED: Final = "all"  # the model of families with few rows
 DOUBT: Final = 0.25
 TIE: Final = 1e-3
 MOST: Final = 4.0  # no correction is larger than a factor of e^4
-CAUTION: Final = 0.5  # of a family of which nothing was measured
+CAUTION: Final = 0.5  # of a family of which nothing was measured, as a logarithm
 # A model may rank a little worse than the analytic prior, which is noise; more than this is quarantined.
 WORSE_RANK: Final = 0.05
 WORSE_REGRET: Final = 1.02
@@ -101,7 +101,7 @@ class LearnedPrior:
             values = forest.values(matrix[mine])
             spread = values.std(axis=1)
             added[mine] = np.clip(values.mean(axis=1), -MOST, MOST) / (1.0 + (spread / DOUBT) ** 2)
-        new = ~np.isin(kind, list(self.kinds))
+        new = np.fromiter((k not in self.kinds for k in kind.tolist()), bool, len(kind))
         added[new] = [self.caution.get(str(f), CAUTION) for f in family[new]]
         return added
 

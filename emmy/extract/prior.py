@@ -75,11 +75,6 @@ def predict_many(
     return _Model(work, configs, target, constants).seconds()
 
 
-def traffic(work: Work, configs: Sequence[KernelConfig], target: Target) -> tuple[Array, Array]:
-    """(bytes from memory, bytes between L2 and the SMs) of the launch for each config."""
-    return _Model(work, configs, target, FITTED)._traffic()
-
-
 def terms_many(work: Work, configs: Sequence[KernelConfig], target: Target) -> tuple[dict[str, Array], Columns]:
     """What the model's answer is made of, for each config, in one pass: `TERMS` by name, and the configs' columns."""
     model = _Model(work, configs, target, FITTED)

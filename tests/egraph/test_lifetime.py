@@ -75,17 +75,17 @@ def test_an_e_graph_that_another_thread_made_and_left_is_dropped_by_it(monkeypat
     errors: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", errors.append)
     made: list[Egg] = []
-    dropped = threading.Event()
+    ready, dropped = threading.Event(), threading.Event()
 
     def work() -> None:
         made.append(Egg())
+        ready.set()
         dropped.wait()
         Egg()
 
     maker = threading.Thread(target=work)
     maker.start()
-    while not made:
-        pass
+    ready.wait()
     made.clear()
     dropped.set()
     maker.join()

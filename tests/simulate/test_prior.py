@@ -14,7 +14,8 @@ import pytest
 
 from emmy.codegen.simulate import Counters
 from emmy.egraph.schedule import schedule_rows
-from emmy.extract.prior import SECTOR_BYTES, traffic
+from emmy.extract.constants import SECTOR_BYTES
+from emmy.extract.prior import terms_many
 from emmy.extract.work import Work, analyse
 from emmy.ir.config import KernelConfig
 from emmy.ir.evaluate import integer
@@ -67,7 +68,7 @@ def samples(group: str) -> list[Sample]:
 def test_sectors_and_arithmetic_are_within_stated_factors(group: str) -> None:
     for s in samples(group):
         work, counters, config = analyse(s.case.body, s.case.sizes), counted(s), s.scheduled.config
-        through = float(traffic(work, (config,), CARD)[1][0])
+        through = float(terms_many(work, (config,), CARD)[0]["through"][0])
         moved = SECTOR_BYTES * (counters.sectors_read + counters.sectors_written)
         assert SECTORS[0] <= moved / through <= SECTORS[1], f"{s.label}: {moved} bytes, {through} expected"
         low, high = PRODUCTS if work.dots else OTHERS

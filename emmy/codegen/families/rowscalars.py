@@ -77,8 +77,8 @@ class RowScalars:
         """The sum that a fold of squared deviations finds on its way, where it is asked for too."""
         if not (isinstance(s, Fold) and s.kind == "m2"):
             return []
-        sums = [e for e in self.scalars if isinstance(e, Fold) and e.kind == "sum" and e not in made]
-        return [e for e in sums if isinstance(e, Fold) and e.axis is s.axis and e.body is s.body]
+        folds = [e for e in self.scalars if isinstance(e, Fold) and e.kind == "sum" and e not in made]
+        return [e for e in folds if e.axis is s.axis and e.body is s.body]
 
     def _team(self, s: Fold, rows: int) -> int:
         """Lanes that share a row: those of one warp all have a row at the same time, or none."""
