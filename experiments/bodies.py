@@ -16,8 +16,8 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
@@ -73,13 +73,16 @@ def linear_cases() -> Iterator[tuple[str, str]]:
     shapes = [
         *((m, 14336, 4096) for m in (1, 64, 512, 4096)), *((m, 4096, 14336) for m in (1, 16, 512, 2048)),
         *((m, 1024, 4096) for m in (1, 128, 512, 2048)), *((m, 2048, 1024) for m in (1, 16, 512, 4096)),
-        (1, 128256, 4096), (16, 12288, 4096), (8192, 8192, 8192),
+        (1, 128256, 4096), (16, 12288, 4096), (8192, 8192, 8192), (512, 3584, 3584), (512, 4096, 1024),
+        (4096, 4096, 14336), (1536, 2560, 4096), (192, 6144, 2048),
     ]  # fmt: skip
     for m, n, k in shapes:
         yield f"linear@{m}x{n}x{k}/bf16", linear(m, n, k)
     for dtype, m, n, k in (
         ("f16", 512, 4096, 4096), ("f16", 64, 4096, 4096), ("f16", 2048, 3072, 768), ("f32", 1, 4096, 4096),
+        ("f16", 4096, 4096, 4096), ("f16", 8192, 8192, 8192), ("f16", 4096, 14336, 4096), ("f16", 2048, 4096, 4096),
         ("f32", 32, 3584, 3584), ("f32", 512, 3584, 3584), ("f32", 2048, 1024, 1024),
+        ("f32", 8, 2048, 8192), ("f32", 256, 768, 3072), ("f32", 4096, 2048, 2048),
     ):  # fmt: skip
         yield f"linear@{m}x{n}x{k}/{dtype}", linear(m, n, k, dtype)
     for n in (512, 4096):
@@ -87,12 +90,34 @@ def linear_cases() -> Iterator[tuple[str, str]]:
         yield f"transposed@nn{n}", program(x, y, "x @ y")
         yield f"transposed@tn{n}", program(x, y, "x.t() @ y")
         yield f"transposed@tt{n}", program(x, y, "x.t() @ y.t()")
+    x, y = rand("x", "f16", 4096, 4096), rand("y", "f16", 4096, 4096)
+    for how, call in {"nn": "x @ y", "tn": "x.t() @ y", "tt": "x.t() @ y.t()"}.items():
+        yield f"transposed@{how}4096/f16", program(x, y, call)
     yield (
         "batched@32x128x128x512/bf16",
         program(rand("x", "bf16", 32, 128, 512), rand("y", "bf16", 32, 512, 128), "x @ y"),
     )
-    yield "odd@1000x1000x1000/bf16", linear(1000, 1000, 1000)
-    yield "odd@777x1333x2049/bf16", linear(777, 1333, 2049)
+    for b, m, n, k in ((64, 128, 128, 64), (12, 197, 197, 64), (8, 1, 1024, 128)):
+        x, y = rand("x", "bf16", b, m, k), rand("y", "bf16", b, k, n)
+        yield f"batched@{b}x{m}x{n}x{k}/bf16", program(x, y, "x @ y")
+    for m, n, k in ((1000, 1000, 1000), (777, 1333, 2049), (4095, 4095, 4095), (16, 1001, 4095), (2000, 3000, 500)):
+        yield f"odd@{m}x{n}x{k}/bf16", linear(m, n, k)
+
+
+def narrow_cases() -> Iterator[tuple[str, str]]:
+    """8-bit factors, and 8-bit weights that are scaled back before a product."""
+    for m, n, k in ((4096, 4096, 4096), (512, 4096, 4096), (16, 4096, 4096)):
+        drawn = [f"{v}=torch.randn({a}, {k}).to(torch.float8_e4m3fn)" for v, a in (("x", m), ("w", n))]
+        scales = "a=torch.ones(())\nb=torch.ones(())"
+        call = "torch._scaled_mm(x, w.t(), a, b, out_dtype=torch.bfloat16)"
+        yield f"scaled@{m}x{n}x{k}/f8e4m3", program(*drawn, scales, call)
+    for m, n, k in ((1, 4096, 4096), (16, 4096, 4096), (64, 4096, 4096), (512, 4096, 4096)):
+        weights = f"w=torch.randint(-127, 128, ({n}, {k}), dtype=torch.int8)"
+        scale = f"s=torch.rand({n}, 1, dtype=torch.bfloat16)"
+        yield (
+            f"int8_weights@{m}x{n}x{k}",
+            program(rand("x", "bf16", m, k), weights, scale, "F.linear(x, w.to(x.dtype) * s)"),
+        )
 
 
 def fused_cases() -> Iterator[tuple[str, str]]:
@@ -175,7 +200,8 @@ def attention_cases() -> Iterator[tuple[str, str]]:
 
 def design_cases() -> list[Wanted]:
     fused = [Wanted(name, {"code": code}, ("", "fuse")) for name, code in (*fused_cases(), *attention_cases())]
-    plain = [Wanted(name, {"code": code}) for name, code in (*linear_cases(), *row_cases(), *map_cases())]
+    cases = (*linear_cases(), *narrow_cases(), *row_cases(), *map_cases())
+    plain = [Wanted(name, {"code": code}) for name, code in cases]
     return [*fused, *plain]
 
 
@@ -209,6 +235,14 @@ def bodies_of(wanted: Wanted, card: Target) -> list[Found]:
                 sizes = {n: s.selection.sizes[n] for n in b.sizes}
                 found.setdefault(b.hash, Found(b.hash, b.text, c.name, sizes, [wanted.name]))
     return list(found.values())
+
+
+def attempt(card: Target, wanted: Wanted) -> tuple[str, list[Found], str]:
+    """The case's name, its bodies, and why there are none where it does not compile."""
+    try:
+        return wanted.name, bodies_of(wanted, card), ""
+    except EmmyError as e:
+        return wanted.name, [], e.what
 
 
 def indirect(body: Any) -> bool:
@@ -258,20 +292,14 @@ def main() -> int:
     models = [c for c in model_cases() if re.search(o.only, c.name)]
     cases = [*(c for c in design_cases() if re.search(o.only, c.name)), *models]
     found: dict[str, list[Found]] = {}
-    # processes of their own: what a compile leaves in memory ends with them
-    with ProcessPoolExecutor(o.jobs, get_context("spawn"), max_tasks_per_child=6) as pool:
-        waiting = {pool.submit(bodies_of, c, card): c for c in cases}
-        for future in as_completed(waiting):
-            case = waiting[future]
-            try:
-                found[case.name] = future.result()
-            except EmmyError as e:
-                print(f"{case.name}: {e.what}", file=sys.stderr)
-                continue
+    # processes that are replaced after a few cases: what a compile leaves in memory ends with them
+    with get_context("spawn").Pool(o.jobs, maxtasksperchild=6) as pool:
+        for name, bodies, refused in pool.imap_unordered(partial(attempt, card), cases):
             seconds = time.monotonic() - began
-            print(f"{seconds:6.0f} s  {case.name}: {len(found[case.name])} bodies", file=sys.stderr, flush=True)
+            print(f"{seconds:6.0f} s  {name}: {refused or f'{len(bodies)} bodies'}", file=sys.stderr, flush=True)
+            if not refused:
+                found[name] = bodies
             if seconds > o.seconds:
-                pool.shutdown(cancel_futures=True)
                 break
     of = [[b for c in some for b in found.get(c.name, ())] for some in (cases[: -len(models) or None], models)]
     write(o.out, ordered(*of))

@@ -2,12 +2,14 @@
 
     python -m experiments.gather --db out/h200.duckdb --budget 540          # the same command again goes on
     python -m experiments.gather --db out/h200.duckdb --picks out/regret.json   # picks that nobody measured yet
+    python -m experiments.gather --db out/h200.duckdb --propose rows.json       # {REGEX of programs: [ROW, ...]} early
     python -m experiments.gather --db /tmp/s.duckdb --stand-in --budget 60  # a dry run: no GPU, made-up times
 
 Bodies come from `experiments.bodies`, in an order of which every beginning is a fair sample; each gets --rows rows:
 at least 35 % drawn uniformly from its legal rows, the others by prediction, by what was measured so far, and by their
 distance to the best (`emmy.tune.space`).  All cores lower and compile ahead of the GPU; every row is checked against a
 plain kernel of the same body, and timed with L2 cold: three graph replays first, more of what is near the best.
+Rows that the card's golden file holds are known, unless --no-golden, and its proposals come early.
 Rows that are predicted to take more than a quarter of a second are left out: checking them would take seconds.
 """
 
@@ -20,7 +22,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +31,7 @@ from typing import Any, Final
 import numpy as np
 
 from emmy.errors import EmmyError
+from emmy.extract.golden import GoldenFile, golden_path, read_golden
 from emmy.extract.records import STAND_IN, Failure, KernelRecord, Measurement, Regime, Run
 from emmy.extract.store import Store
 from emmy.ir.schedule import Scheduled
@@ -120,7 +123,10 @@ class Site:
 
 @dataclass
 class Gathering:
-    """`rows` a body at most, those that the store has included; `picks`: rows to be measured by body, nothing else."""
+    """`rows` a body at most, those that are known included.
+
+    `picks`: rows to be measured by body, nothing else.  `proposed`: rows by body that are tried early.
+    """
 
     executor: Executor
     store: Store
@@ -132,16 +138,13 @@ class Gathering:
     workers: int | None = None
     size: int = 48
     picks: Mapping[str, Sequence[str]] | None = None
+    proposed: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    golden: GoldenFile | None = None
 
     def __post_init__(self) -> None:
         from emmy.runtime.cache import CubinCache
-        from emmy.runtime.nvrtc import nvrtc_version
 
-        facts = self.executor.facts
-        stand_in = facts["gpu"] == STAND_IN
-        self.regime = Regime(
-            STAND_IN if stand_in else card_name(facts["gpu"]), facts["capability"], f"nvrtc-{nvrtc_version()}"
-        )
+        self.regime = regime_of(self.executor)
         self.cache = CubinCache().folder.parent
         self.builders = Builders(self.workers)
         self.began = self.said = time.monotonic()
@@ -150,7 +153,14 @@ class Gathering:
         self.open: list[Site] = []
         self.tasks: dict[Future[list[Json]], Site] = {}
         known = self.store.snapshot([f.body for f in self.bodies], self.regime)
-        self.known, self.broken = known.measurements, known.failures
+        self.known = {body: list(found) for body, found in known.measurements.items()}
+        self.early = {body: set(rows) for body, rows in self.proposed.items()}
+        self.broken = known.failures
+        if self.golden is not None and self.golden.regime == self.regime:
+            for m in self.golden.measurements:
+                self.known.setdefault(m.body, []).append(m)
+            for r in self.golden.proposals:
+                self.early.setdefault(r.body, set()).add(r.row)
 
     # ---- the loop --------------------------------------------------------------------------------------------------
 
@@ -212,6 +222,8 @@ class Gathering:
         first = min(range(len(found.rows)), key=lambda k: (found.predicted[k], found.rows[k].row.text))
         mix = replace(MIXES["full"], most=min(self.rows, len(found.rows)))
         site.space = space = Space(found.rows, np.array(found.predicted), found.floor, first, mix, self.seed)
+        early = self.early.get(site.found.body, ())
+        space.proposed = [k for k, r in enumerate(found.rows) if names(early, r.row.text)]
         site.check, site.legal = found.check, found.legal
         site.group = Group(
             parse_body(site.found.text), site.found.sizes, self.card, site.found.name, {**found.group, "check": ""}
@@ -366,6 +378,27 @@ def wanted_picks(path: Path) -> dict[str, list[str]]:
     return {b["body"]: [b["pick_row"]] for b in bodies if not b["exact"]}
 
 
+def names(wanted: Collection[str], row: str) -> bool:
+    """Whether one of some rows is this one, where what a row leaves out is empty."""
+    return any(_fields(w) == _fields(row) for w in wanted)
+
+
+def _fields(row: str) -> dict[str, str]:
+    parts = dict(p.partition("=")[::2] for p in row.split(","))
+    return {key: value for key, value in parts.items() if value}
+
+
+def wanted_rows(path: Path, bodies: Sequence[Found]) -> dict[str, list[str]]:
+    """Rows by body, of a file that lists rows by a regular expression of programs' names."""
+    asked: dict[str, list[str]] = json.loads(path.read_text())
+    found: dict[str, list[str]] = {}
+    for f in bodies:
+        for pattern, rows in asked.items():
+            if any(re.search(pattern, p) for p in f.programs):
+                found.setdefault(f.body, []).extend(rows)
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--db", type=Path, required=True)
@@ -374,6 +407,8 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=300.0, help="seconds")
     parser.add_argument("--rows", type=int, default=110, help="rows a body")
     parser.add_argument("--picks", type=Path, help="output of `emmy eval regret --json`: measure its unmeasured picks")
+    parser.add_argument("--propose", type=Path, help="JSON: rows to try early by a regular expression of programs")
+    parser.add_argument("--no-golden", action="store_true", help="measure what the golden file holds as well")
     parser.add_argument("--workers", type=int, help="processes that compile (default: one a core; 0: threads)")
     parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
@@ -388,6 +423,8 @@ def main() -> int:
         gathering = Gathering(
             executor, store, bodies, target(arch_of(executor)), o.rows, o.budget, o.seed, o.workers,
             picks=wanted_picks(o.picks) if o.picks else None,
+            proposed=wanted_rows(o.propose, bodies) if o.propose else {},
+            golden=None if o.no_golden else golden_of(executor),
         )  # fmt: skip
         gathering.run()
         gathering._say(last=True)
@@ -396,6 +433,22 @@ def main() -> int:
         executor.close()
     print(f"{store.stats().rows['measurement']} measurements in {o.db}")
     return 0 if gathering.counts["rows"] or not gathering.left <= 0 else 1
+
+
+def golden_of(executor: Executor) -> GoldenFile | None:
+    """The file of the card that measures, where there is one."""
+    from emmy.resources import golden
+
+    path = golden_path(regime_of(executor), golden())
+    return read_golden(path) if path is not None else None
+
+
+def regime_of(executor: Executor) -> Regime:
+    from emmy.runtime.nvrtc import nvrtc_version
+
+    facts = executor.facts
+    gpu = STAND_IN if facts["gpu"] == STAND_IN else card_name(facts["gpu"])
+    return Regime(gpu, facts["capability"], f"nvrtc-{nvrtc_version()}")
 
 
 def arch_of(executor: Executor) -> str:

@@ -1,21 +1,25 @@
 """Tuning on this machine's GPU: how many candidates a second, and whether a layer's plan is what the search promises.
 
-    python -m experiments.tune_check --out OUT [--what rate,layer] [--budget 5m] [--model Qwen/Qwen3-0.6B]
+    python -m experiments.tune_check --out OUT [--what rate,layer,search] [--budget 5m] [--model Qwen/Qwen3-0.6B]
 
-`rate` tunes single kernels for a minute each and prints measured rows a second.  `layer` tunes one layer of a model,
-tunes it again (nothing may be measured twice), and runs it with `--strict-evidence`.  `OUT/tune.json` holds what was
-found; the exit code is 1 where something is not as it should be.
+`rate` tunes single kernels for a minute each and prints measured rows a second.  `layer` tunes a layer of a model,
+tunes it again (nothing may be measured twice) and runs it with `--strict-evidence`.  `search` goes on with what that
+measured, in a store of its own, with full effort for so long that both together take --search: its plan may be 3 %
+faster at most.  `OUT/tune.json` holds what was found; the exit code is 1 where something is not as it should be.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any, Final
+
+from emmy.cli.tune import parse_seconds
 
 CODES: Final = {
     "rms norm 512x2304": "torch.nn.RMSNorm(2304,eps=1e-6)(torch.randn(1,512,2304))",
@@ -25,6 +29,7 @@ CODES: Final = {
     "torch.nn.functional.scaled_dot_product_attention(q,q,q,is_causal=True)",
 }
 LEAST_RATE: Final = 20.0
+NEAR: Final = 1.03  # the tuned plan's time over that of the longer search
 
 
 def emmy(*words: str) -> tuple[int, str, float]:
@@ -36,8 +41,10 @@ def emmy(*words: str) -> tuple[int, str, float]:
     return done.returncode, done.stdout, time.monotonic() - began
 
 
-def tune(name: str, words: list[str], database: Path, budget: str, problems: list[str]) -> dict[str, Any]:
-    code, out, seconds = emmy("tune", *words, "--budget", budget, "--db", str(database), "--json")
+def tune(
+    name: str, words: list[str], database: Path, budget: str, problems: list[str], effort: str = "normal"
+) -> dict[str, Any]:
+    code, out, seconds = emmy("tune", *words, "--budget", budget, "--effort", effort, "--db", str(database), "--json")
     if code:
         problems.append(f"{name}: emmy tune ended with {code}")
         return {}
@@ -58,11 +65,33 @@ def tune(name: str, words: list[str], database: Path, budget: str, problems: lis
     return found
 
 
+def search(words: list[str], o: argparse.Namespace, problems: list[str]) -> dict[str, Any]:
+    """The rest of a longer search on a copy of the store, and how much faster its plan is."""
+    longer = o.out / "search.duckdb"
+    shutil.copyfile(o.out / "tune.duckdb", longer)
+    seconds = parse_seconds(o.search) - parse_seconds(o.budget)
+    found = tune("layer, longer search", words, longer, f"{seconds:.0f}s", problems, "full")
+    share = {}
+    for name, database in (("tuned", o.out / "tune.duckdb"), ("searched", longer)):
+        code, out, _ = emmy("run", *words, "--bench", "--repeats", "200", "--json", "--db", str(database))
+        if code:
+            problems.append(f"emmy run --bench of the {name} plan ended with {code}")
+            return found
+        found[name] = timings = json.loads(out)["timings"]
+        # against eager in the same process, since clocks drift between two
+        share[name] = timings["emmy"]["median_us"] / timings["eager"]["median_us"]
+        print(f"  {name}: {timings['emmy']['median_us']:.2f} us, {share[name]:.4f} of eager", flush=True)
+    if share["tuned"] > NEAR * share["searched"]:
+        problems.append(f"the longer search's plan is {share['tuned'] / share['searched'] - 1:.1%} faster")
+    return found
+
+
 def main() -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--out", type=Path, default=Path("tune-out"))
-    p.add_argument("--what", default="rate,layer")
+    p.add_argument("--what", default="rate,layer", help="search wants layer")
     p.add_argument("--budget", default="5m")
+    p.add_argument("--search", default="8m")
     p.add_argument("--model", default="Qwen/Qwen3-0.6B")
     p.add_argument("--seq-len", default="512")
     o = p.parse_args()
@@ -88,6 +117,8 @@ def main() -> int:
         print(out)
         if code:
             problems.append(f"emmy run --bench --strict-evidence ended with {code}")
+        if "search" in o.what:
+            found["search"] = search(layer, o, problems)
     (o.out / "tune.json").write_text(json.dumps(found, indent=1))
     print("\n".join(problems) or "all as it should be")
     return int(bool(problems))

@@ -79,16 +79,20 @@ def one_case(case: BenchCase, o: argparse.Namespace) -> int:
         from experiments.bench.measured import Measured
 
         peers = Measured(case, plans.task, o)
+        # nothing but a GPU's work is left for the time alone, unless rows are to be measured first
+        record.data["build"]["nvrtc"] = plans.compile_times()
+        mma = [] if o.tune else plans.mma(o.mma)
         record.save(lost=peers.lost)
     with turn(lock, alone=True):
         record.save(gpu=torch.cuda.get_device_name(), ceilings=peers.ceilings(case.dtype))
         if o.tune:
             plans.tune(o.tune)
-        record.data["build"]["nvrtc"] = plans.compile_times()
-        record.save(rows={n: rows_of(s) for n, s in plans.found.items()})
+            record.data["build"]["nvrtc"] = plans.compile_times()
+            mma = plans.mma(o.mma)
+            record.save(rows={n: rows_of(s) for n, s in plans.found.items()})
         peers.ours({n: s.plan for n, s in plans.found.items()})
         record.save(status="measuring", **peers.values(plans.found), **peers.times())
-        record.save(sm_80=peers.best_of(plans.mma(o.mma)))
+        record.save(sm_80=peers.best_of(mma))
         record.save(status="done")
     return 0
 

@@ -14,7 +14,7 @@ from emmy.codegen.cuda import source
 from emmy.codegen.lower import lower
 from emmy.egraph.schedule import schedule_rows
 from emmy.ir.graph import Output, Ref
-from emmy.ir.loop import Body
+from emmy.ir.loop import Body, Const
 from emmy.ir.plan import Buffer, KernelLaunch, Plan, kernel_launch
 from emmy.ir.schedule import Scheduled
 from emmy.ir.target import TARGETS, Target, allowing
@@ -71,6 +71,13 @@ def operands(m: int, n: int, k: int, dtype: str, seed: int = 0) -> tuple[Tensor,
     return tuple(torch.randn(s, generator=g).to("cuda", DTYPES[dtype]) for s in ((m, k), (n, k)))  # type: ignore[return-value]
 
 
+def arranged(body: Body, x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    """The operands in the order of the body's slots, told apart by their shapes."""
+    shapes = [tuple(e.value for e in slot.shape if isinstance(e, Const)) for slot in body.slots]
+    assert {tuple(x.shape), tuple(w.shape)} == set(shapes) and x.shape != w.shape
+    return tuple(x if tuple(x.shape) == shape else w for shape in shapes)
+
+
 def assert_right(found: Tensor, x: Tensor, w: Tensor) -> None:
     comparison = compare(found, x.double() @ w.double().T, terms=x.shape[1], stores=2)
     assert comparison.ok, str(comparison)
@@ -89,7 +96,7 @@ def test_parts_have_the_value_of_the_whole_and_repeat(
         made = module(body, row, card, cache)
         bits = set()
         for _ in range(10):
-            (y,) = made(x, w)
+            (y,) = made(*arranged(body, x, w))
             assert isinstance(y, Tensor)
             assert_right(y, x, w)
             bits.add(y.cpu().view(torch.uint8).numpy().tobytes())
@@ -113,7 +120,7 @@ def test_equal_shares_of_all_stages_have_the_value_of_the_whole_and_repeat(
         made = module(body, row, card, cache, chain=2)
         bits = set()
         for _ in range(10):
-            for y in made(x, w):
+            for y in made(*arranged(body, x, w)):
                 assert isinstance(y, Tensor)
                 assert_right(y, x, w)
                 bits.add(y.cpu().view(torch.uint8).numpy().tobytes())
@@ -133,7 +140,7 @@ def test_launches_in_a_row_that_start_early_do_not_meet_in_their_counters(
         made = module(body, row, card, cache, chain=4, graph=graph)
         for seed in range(20):
             x, w = operands(16, 512, 2048, dtype, seed)
-            for y in made(x, w):
+            for y in made(*arranged(body, x, w)):
                 assert isinstance(y, Tensor)
                 assert_right(y, x, w)
         made.close()
@@ -146,13 +153,13 @@ def test_a_graph_of_the_callers_own_finds_zeros_at_every_replay(card: Target, ca
     x, w = operands(16, 512, 2048, "bf16")
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured):
-        results = made(x, w)
+        results = made(*arranged(body, x, w))
     for seed in range(5):
         a, b = operands(16, 512, 2048, "bf16", seed)
         x.copy_(a)
         w.copy_(b)
         captured.replay()
-        (between, _) = made(a, b)  # calls outside of the graph, in turn with its replays
+        (between, _) = made(*arranged(body, a, b))  # calls outside of the graph, in turn with its replays
         assert isinstance(between, Tensor)
         assert_right(between, a, b)
         for y in results:

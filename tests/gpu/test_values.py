@@ -55,7 +55,7 @@ BODIES = {
     "wgmma, dequantized": "x=torch.randn(72, 272, dtype=torch.bfloat16)\nw=torch.ones(136, 272, dtype=torch.int8)\n"
     "s=torch.randn(136, 1, dtype=torch.bfloat16)\nF.linear(x, w.to(torch.bfloat16) * s)",
     "wgmma, 8 bits": "x, w=(torch.randn(n, 272).to(torch.float8_e4m3fn) for n in (264, 136))\n"
-    "x.to(torch.bfloat16) @ w.to(torch.bfloat16).T",
+    "a, b=torch.rand(2, 1)\ntorch._scaled_mm(x, w.t(), a, b, out_dtype=torch.bfloat16)",
     "attention": "q, k, v=torch.randn(3, 1, 4, 96, 64, dtype=torch.bfloat16)\n"
     "F.scaled_dot_product_attention(q, k, v, is_causal=True)",
     "plain": "x=torch.randn(7, 77)\nF.layer_norm(x, (77,))",
