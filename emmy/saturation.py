@@ -389,7 +389,8 @@ class _Kernels:
         key = (priced.body.hash, priced.scheduled.family, priced.scheduled.row.text)
         if key not in self.kernels:
             stamped = "s" in self.options.passes
-            name = unique(self.used, self.names.kernel(covers, tensors) if stamped else self.names.tensor(tensors[0]))
+            named = self.names.kernel(covers, tensors, self.model.anchors.padded) if stamped else ""
+            name = unique(self.used, named or self.names.tensor(tensors[0]))
             try:
                 scheduled, target = priced.scheduled, self.options.target
                 limits = {v.name: v.high for v in self.program.graph.sizes if v.high is not None}

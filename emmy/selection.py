@@ -23,6 +23,7 @@ from emmy.extract.choice import Candidate, Choice, Unmade, choose, k_best
 from emmy.extract.evidence import Decision, Ranked, RowOption, decide, family_bias, ranking
 from emmy.extract.prior import roofline
 from emmy.extract.priors import ANALYTIC, Prior
+from emmy.extract.prune import closure
 from emmy.extract.records import Measurement, Regime, Snapshot
 from emmy.extract.work import Work, analyse
 from emmy.ir.dtype import DTYPES
@@ -339,10 +340,12 @@ class Selection:
 
     def _choose(self, fixed: list[Candidate], launches: list[Launch], place: str, limit: float) -> Choice:
         """The cheapest plan; what runs once at build costs nothing and is chosen apart, for what the plan reads."""
-        folded, order = self.model.anchors.folded, self.model.numbering.order
+        order = self.model.numbering.order
         run, build = self._launchable(fixed, launches, place)
         given = frozenset(self.model.inputs) - {t for c in fixed for t in c.outs}
         outputs = frozenset(self.model.outputs)
+        # of the launches that may run, none may make one of them: another form of the plan does not need it
+        folded = self.model.anchors.folded & closure(build, given)[0]
         main = choose(run, given | folded, outputs - folded, order, time_limit=limit)
         needed = (outputs | {t for c in main.candidates for t in c.ops}) & folded
         first = choose(build, given, needed, order, time_limit=limit)

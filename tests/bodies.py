@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from emmy.ir.build import cast, iadd, idiv, imod, imul, scalar
+from emmy.ir.dtype import DTYPES
 from emmy.ir.loop import Ax, Body, Expr, Out, Size, Tensor, ax, const, fold, load, online
 from emmy.ir.normal import normalize
 
@@ -60,6 +61,37 @@ def linear(m: Extent, n: Extent, k: Extent, dtype: str = "bf16", bias: bool = Fa
         value = silu(value)
     out = Tensor(dtype, (*head, i.extent, j.extent))
     return body([Out((*lead, i, j), (*lead, i, j), value, out)], slots)
+
+
+def aligned(n: int, dtype: str = "bf16") -> int:
+    """The least pitch whose lines begin at multiples of 16 bytes."""
+    chunk = 16 // DTYPES[dtype].bytes
+    return -(-n // chunk) * chunk
+
+
+def padded_linear(m: int, n: int, k: int, dtype: str = "bf16", trans_a: bool = False, trans_b: bool = True,
+                  batch: int | None = None, act: bool = False, whole: bool = False,
+                  out: bool = False) -> Body:  # fmt: skip
+    """`linear` of copies with aligned lines, read at their own extents or (`whole`) over all of a line.
+
+    `out`: the result has aligned lines too, with zeros behind each.
+    """
+    lead = () if batch is None else axes(batch, name="b")
+    head = tuple(a.extent for a in lead)
+    columns = aligned(n, dtype) if out else n
+    i, j = axes(m, columns)
+    r = ax("r", const(aligned(k, dtype) if whole else k))
+
+    def side(slot: int, own: Ax, extent: int, along: bool) -> tuple[Expr, Tensor]:
+        index, shape = ((own, r), (extent, aligned(k, dtype))) if along else ((r, own), (k, aligned(extent, dtype)))
+        return load(slot, (*lead, *index), dtype), Tensor(dtype, (*head, *(const(e) for e in shape)))
+
+    (a, x), (b, y) = side(0, i, m, not trans_a), side(1, j, n, trans_b)
+    value: Expr = fold("sum", r, scalar("mul", a, b), dtype)
+    value = silu(value) if act else value
+    if out:
+        value = scalar("where", scalar("lt", j, const(n)), value, f32(0.0))
+    return body([Out((*lead, i, j), (*lead, i, j), value, Tensor(dtype, (*head, i.extent, j.extent)))], [x, y])
 
 
 def picked_linear(batch: Extent, m: Extent, n: Extent, k: Extent, dtype: str = "bf16", trans_b: bool = True,

@@ -32,11 +32,11 @@ from emmy.codegen.expr import (
     sub,
 )
 from emmy.codegen.identifiers import RESERVED, identifier
-from emmy.codegen.ranges import NARROW, Ranges
 from emmy.ir.dtype import DTYPES, register
 from emmy.ir.kernel import Assign, Bin, Call, Declare, If, Lit, Param, Un, Var, X
 from emmy.ir.kernel import Load as LoadX
 from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Scan, Size, Tensor, op, visit
+from emmy.ir.ranges import NARROW, Ranges
 from emmy.ir.views.coarse import coarse, one_plus_tanh
 
 _COMPARE = {"lt": "<", "le": "<=", "eq": "==", "ne": "!="}

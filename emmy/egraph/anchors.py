@@ -27,7 +27,8 @@ BREAKERS = ("Reduce", "Scan", "Gather1", "Gather2", "Gather3", "Scatter1", "Scat
 class Anchors:
     """Numbers of tensors.  `wide`: sums of several tensors of their own size that several launches read.
 
-    `folded` depend on parameters alone, `fixed` on no input at all; `partial` are those of split reductions.
+    `folded` depend on parameters alone, `fixed` on no input at all; `partial` are those of split reductions,
+    `padded` copies with aligned lines.
     """
 
     stored: frozenset[int]
@@ -36,6 +37,7 @@ class Anchors:
     folded: frozenset[int]
     fixed: frozenset[int] = frozenset()
     partial: frozenset[int] = frozenset()
+    padded: frozenset[int] = frozenset()
 
 
 def elements(t: Tensor, sizes: Mapping[str, int]) -> int:

@@ -190,8 +190,9 @@ class Fusion:
             others = max((order[y] for i, y in enumerate(launch.operands) if i != slot), default=-1)
             f["others-at"].append((launch.id, slot, others))
         # a value that is computed once, when the plan is built, is never computed again in a launch; partial results
-        # computed where they are finished are the whole reduction
-        if launch.base and launch.results[0] not in self.anchors.folded | self.anchors.partial:
+        # computed where they are finished are the whole reduction, copies made where they are read are no copies
+        made_apart = self.anchors.folded | self.anchors.partial | self.anchors.padded
+        if launch.base and launch.results[0] not in made_apart:
             f["makes"].append((launch.results[0], launch.id, n))
             f["reduced-in"].append((launch.id, reductions(best)))
             if not n and launch.operands:

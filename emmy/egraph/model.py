@@ -17,6 +17,7 @@ from emmy.egraph.fusion import LAUNCH_RULES, Fusion, Launch
 from emmy.egraph.loading import Shapes, load_program, load_rules
 from emmy.egraph.loop import LoopGraph, LoopStats
 from emmy.egraph.numbering import Numbering, number
+from emmy.egraph.pads import PAD_BOUNDS, pad_factors
 from emmy.egraph.siblings import merge_siblings
 from emmy.egraph.splits import SPLIT_BOUNDS, split_reductions
 from emmy.egraph.updates import load_updates
@@ -25,7 +26,7 @@ from emmy.ir.normal import Substitution
 from emmy.ir.parse import index_text, parse_index
 from emmy.ir.tensor import Program, coordinates
 
-MODEL_FILES: Final = ("model", "decompose", "algebra", "siblings", "split", "lift", "update", "fuse", "share")
+MODEL_FILES: Final = ("model", "decompose", "algebra", "siblings", "pad", "split", "lift", "update", "fuse", "share")
 BOUNDS: Final = {
     "MAX_CONTRACTIONS": 2,
     "MAX_CONTRACTIONS_INLINED": 3,
@@ -34,6 +35,7 @@ BOUNDS: Final = {
     "MAX_RECOMPUTE": 64,
     # of what models of today make the longest has 2,500 nodes; index arithmetic inlined into itself doubles each time
     "MAX_WRITTEN": 6000,
+    **PAD_BOUNDS,
     **SPLIT_BOUNDS,
 }
 
@@ -141,6 +143,7 @@ def saturate(
         frozenset(numbers[x] for x in parameters), outputs, sizes,
     )  # fmt: skip
     if "f" in stages:
+        anchors = pad_factors(egg, numbering, anchors, weights, shapes, sizes)
         anchors = split_reductions(egg, numbering, anchors, weights, shapes, sizes)
         changed = [(numbers[x], numbers[program.outputs[k]]) for k, x in (mutated or {}).items()]
         returned = frozenset(t for k, t in enumerate(outputs) if k not in (mutated or {}))

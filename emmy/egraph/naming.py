@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from emmy.egraph.numbering import Numbering
@@ -168,8 +168,9 @@ class Names:
             self._names[number] = unique(self._used, base)
         return self._names[number]
 
-    def kernel(self, covers: Iterable[int], results: Sequence[int]) -> str:
-        """`k_rms_norm_linear` for what a launch computes; `_reduce` where it ends inside an operation."""
+    def kernel(self, covers: Iterable[int], results: Sequence[int], padded: Collection[int] = ()) -> str:
+        """`k_rms_norm_linear` for what a launch computes; `_reduce` where it ends inside an operation, `_pad` where it
+        writes one of the `padded` copies of an operand."""
         origins = sorted({o for t in covers if (o := self.owner(t)) >= 0})
         ops = list(dict.fromkeys(op_name(self.graph.nodes[o].op) for o in origins))
         heavy = [o for o in ops if o not in LIGHT]
@@ -178,6 +179,8 @@ class Names:
             name = self.graph.nodes[last].name if last >= 0 else "value"
             return identifier(f"k_{name.lstrip('_')}_pointwise")
         name = "_".join(heavy if len(heavy) <= MOST_PARTS else [*heavy[: MOST_PARTS - 1], heavy[-1]])
+        if results[0] in padded:
+            return identifier(f"k_{name}_pad")
         whole = all(t in self.final for t in results[:1])
         return identifier(f"k_{name}" if whole else f"k_{name}_reduce")
 

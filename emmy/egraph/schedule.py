@@ -22,9 +22,21 @@ from emmy.ir.config import KernelConfig
 from emmy.ir.loop import Body
 from emmy.ir.schedule import Row, Scheduled
 from emmy.ir.target import Target
+from emmy.ir.views.clipped import clipped_by_boxes
+from emmy.ir.views.reach import kept_in_range
 
 Facts = Mapping[str, Sequence[tuple[object, ...]]]  # relation -> rows, the body's hash first
 Sizes = Mapping[str, int]
+
+
+def _in_range(body: Body) -> bool:
+    """Every fold is in range, whatever the conditions around it are."""
+    return not kept_in_range(body)
+
+
+def _looks_first(body: Body) -> bool:
+    """Threads look at conditions before they compute what these guard."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +58,8 @@ class Family:
     options: tuple[str, ...] = ()
     # it can store where loads say, into an operand's own memory
     updates: bool = False
+    # whether its kernels read nothing out of range of a fold that only a condition around it keeps in range
+    lazy: Callable[[Body], bool] = _in_range
 
 
 # In order of preference where nothing else decides; the plain family closes every list.
@@ -57,7 +71,8 @@ FAMILIES: Final[tuple[Family, ...]] = (
         ("AttentionMma", "AttentionRing"),
     ),
     Family(
-        "wgmma", "wgmma.egg", wgmma.facts, "Wgmma", wgmma.rows, wgmma.config, ("WgmmaStages", "WgmmaOrder")
+        "wgmma", "wgmma.egg", wgmma.facts, "Wgmma", wgmma.rows, wgmma.config, ("WgmmaStages", "WgmmaOrder"),
+        lazy=clipped_by_boxes,
     ),
     Family(
         "mma", "mma.egg", contraction.mma_facts, "Mma", contraction.mma_rows, contraction.mma_config,
@@ -70,7 +85,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     ),
     Family("row", "row.egg", reduced.facts, "Row", reduced.rows, reduced.config),
     Family("scan", "scan.egg", scans.facts, "Scanned", scans.rows, scans.config),
-    Family("plain", "plain.egg", plain.facts, "Plain", plain.rows, plain.config, updates=True),
+    Family("plain", "plain.egg", plain.facts, "Plain", plain.rows, plain.config, updates=True, lazy=_looks_first),
 )  # fmt: skip
 
 
@@ -145,6 +160,9 @@ def _family_facts(
     for h, body in bodies.items():
         if any(o.into >= 0 for o in body.outs) and not family.updates:
             declined[h][family.name] = "a result that is stored in place"
+            continue
+        if not family.lazy(body):
+            declined[h][family.name] = "a fold that only a condition around it keeps in range"
             continue
         facts = family.facts(body, target, sizes)
         if isinstance(facts, str):

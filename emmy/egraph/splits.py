@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Final
 
 from emmy.egraph.anchors import Anchors, elements
+from emmy.egraph.appended import Appended
 from emmy.egraph.egg import Egg
 from emmy.egraph.loading import Shapes
-from emmy.egraph.numbering import Numbering, Prim, load_facts
+from emmy.egraph.numbering import Numbering, Prim
 from emmy.ir.build import iadd, imul
 from emmy.ir.dtype import DTYPES
 from emmy.ir.loop import Const, Expr, Tensor, const
@@ -28,8 +29,6 @@ SHORTEST: Final = 256
 MOST: Final = 512
 MOST_K: Final = 16
 
-Tables = dict[str, list[tuple[object, ...]]]
-
 
 def split_reductions(
     egg: Egg, numbering: Numbering, anchors: Anchors, parameters: frozenset[int], shapes: Shapes,
@@ -46,24 +45,19 @@ def split_reductions(
     egg.facts("weighs", [(p.id,) for p in found.values() if _has_weight(p, numbering, parameters | anchors.folded)])
     egg.run("split", saturate=True)
     stored: set[int] = set()
-    first, united = len(numbering.prims), []
-    tables: Tables = defaultdict(list)
+    united, new = [], Appended(numbering, shapes)
     for row, fill in sorted(egg.freeze().rows("want-split")):
         p = found[row]
         parts = _parts(p, numbering, fill // max(1, elements(numbering.tensors[p.result], sizes)))
         if parts:
-            rule = "split-contraction" if _operand(p) else "split-reduction"
-            made = _Split(numbering, shapes, p, parts, rule, tables)
-            stored.add(made.partial)
-            united.append((made.whole, p.result))
-    for relation, rows in tables.items():
-        egg.facts(relation, rows)
-    egg.run("load", saturate=True)
+            partial, pair = _split(new, p, parts, "split-contraction" if _operand(p) else "split-reduction")
+            stored.add(partial)
+            united.append(pair)
+    new.load(egg)
     egg.facts("split-of", united)
     egg.run("split", saturate=True)
     egg.run("analysis", saturate=True)
-    new = numbering.prims[first:]
-    load_facts(egg, new, {p.result: numbering.order[p.result] for p in new})
+    new.lift(egg)
     return replace(anchors, stored=anchors.stored | stored, partial=frozenset(stored))
 
 
@@ -121,49 +115,26 @@ def _parts(p: Prim, n: Numbering, wanted: int) -> int:
     return min(fitting, key=lambda d: (abs(d - wanted), d), default=0)
 
 
-class _Split:
-    """Rows of one split reduction: x seen in parts, partial results, those without the axis of extent 1, the whole."""
+def _split(new: Appended, p: Prim, parts: int, rule: str) -> tuple[int, tuple[int, int]]:
+    """Rows of one split reduction: x seen in parts, partial results, those without the axis of extent 1, the whole.
 
-    def __init__(self, n: Numbering, shapes: Shapes, p: Prim, parts: int, rule: str, tables: Tables) -> None:
-        self.n, self.shapes, self.rule, self.tables, self.last = n, shapes, rule, tables, 0
-        (x,), axis, axes = p.operands, _longest(p, n), parse_axes(str(p.args[1]))
-        source, result = n.tensors[x], n.tensors[p.result]
-        length = _extent(source.shape[axis]) // parts
-        cut = (*source.shape[:axis], const(parts), const(length), *source.shape[axis + 1 :])
-        d = coordinates(cut)
-        index = (*d[:axis], iadd(imul(d[axis], length), d[axis + 1]), *d[axis + 2 :])
-        inner = [a + (a >= axis) for a in axes]
-        kept = tuple(const(1) if a in inner else e for a, e in enumerate(cut))
-        flat = (*kept[: axis + 1], *kept[axis + 2 :])
-        f = coordinates(flat)
-        place = n.order[x]
-        seen = self.row("Map", (index_text(index), "", cut), x, Tensor(source.dtype, cut), place + 1)
-        part = self.row("Reduce", (p.args[0], axes_text(inner), kept), seen, Tensor(result.dtype, kept), place + 2)
-        squeezed = index_text((*f[: axis + 1], const(0), *f[axis + 1 :]))
-        self.partial = self.row("Map", (squeezed, "", flat), part, Tensor(result.dtype, flat), place + 3)
-        kind = str(p.args[0]).partition(":")[0]
-        self.whole = self.number()
-        self.load("Reduce", (kind, axes_text((axis,)), result.shape), self.partial, self.whole)
-        self.add("Reduce", (kind, axes_text((axis,)), result.shape), self.partial, p.result)
-
-    def number(self) -> int:
-        """A number for a new tensor."""
-        self.last = max(max(self.n.tensors), max(self.n.numbers, default=0), self.last) + 1
-        return self.last
-
-    def row(self, kind: str, args: tuple[object, ...], x: int, tensor: Tensor, place: int) -> int:
-        made = self.number()
-        self.n.tensors[made], self.n.order[made] = tensor, place
-        self.load(kind, args, x, made)
-        self.add(kind, args, x, made)
-        return made
-
-    def add(self, kind: str, args: tuple[object, ...], x: int, result: int) -> None:
-        self.n.rules[len(self.n.prims)] = self.rule
-        self.n.prims.append(Prim(len(self.n.prims), kind, args, (x,), result))
-
-    def load(self, kind: str, args: tuple[object, ...], x: int, number: int) -> None:
-        """The e-node's row: text, operand, shape, as the constructor takes them."""
-        shape = args[2]
-        assert isinstance(shape, tuple)
-        self.tables[f"r{kind}"].append((number, self.rule, *args[:2], x, self.shapes.id(shape)))
+    The number of the partial results, and what is to be united.
+    """
+    n = new.n
+    (x,), axis, axes = p.operands, _longest(p, n), parse_axes(str(p.args[1]))
+    source, result = n.tensors[x], n.tensors[p.result]
+    length = _extent(source.shape[axis]) // parts
+    cut = (*source.shape[:axis], const(parts), const(length), *source.shape[axis + 1 :])
+    d = coordinates(cut)
+    index = (*d[:axis], iadd(imul(d[axis], length), d[axis + 1]), *d[axis + 2 :])
+    inner = [a + (a >= axis) for a in axes]
+    kept = tuple(const(1) if a in inner else e for a, e in enumerate(cut))
+    flat = (*kept[: axis + 1], *kept[axis + 2 :])
+    f = coordinates(flat)
+    place = n.order[x]
+    seen = new.row(rule, "Map", (index_text(index), "", cut), (x,), Tensor(source.dtype, cut), place + 1)
+    part = new.row(rule, "Reduce", (p.args[0], axes_text(inner), kept), (seen,), Tensor(result.dtype, kept), place + 2)
+    squeezed = index_text((*f[: axis + 1], const(0), *f[axis + 1 :]))
+    partial = new.row(rule, "Map", (squeezed, "", flat), (part,), Tensor(result.dtype, flat), place + 3)
+    kind = str(p.args[0]).partition(":")[0]
+    return partial, new.equal(rule, "Reduce", (kind, axes_text((axis,)), result.shape), (partial,), p.result)

@@ -214,7 +214,7 @@ class _Asked:
         return Alternative(kind, us, parts, tuple(c.name for c in gone))
 
     def _part(self, l: Launch) -> Part:
-        name = self.s.names.kernel(l.covers - self.s.model.anchors.fixed, l.results)
+        name = self.s.names.kernel(l.covers - self.s.model.anchors.fixed, l.results, self.s.model.anchors.padded)
         makes = tuple(self.s.names.tensor(t) for t in l.results)
         at_build = all(t in self.s.model.anchors.folded for t in l.results)
         priced = self.selection.cheapest(l)

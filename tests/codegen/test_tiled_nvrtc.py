@@ -21,6 +21,8 @@ BODIES: dict[str, Body] = {
     "linear k by n": B.linear(512, 512, 512, "f16", trans_b=False),
     "odd": B.linear(33, 77, 65),
     "odd k by n": B.linear(129, 255, 1001, "f16", trans_b=False),
+    "copies of odd operands": B.padded_linear(129, 255, 1001, "f16", trans_b=False),
+    "to aligned lines": B.padded_linear(129, 255, 1001, whole=True, out=True, act=True),
     "f32": B.linear(200, 300, 400, "f32"),
     "normalized": B.rms_linear(512, 256, 512, factored=False),
     "gated": B.swiglu(256, 512, 256),

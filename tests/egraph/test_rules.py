@@ -14,6 +14,7 @@ from tests.egraph import (
     test_rules_launches,
     test_rules_layout,
     test_rules_loop,
+    test_rules_pad,
     test_rules_share,
     test_rules_split,
     test_rules_update,
@@ -21,7 +22,7 @@ from tests.egraph import (
 
 CASES = {
     **test_rules_decompose.CASES, **test_rules_layout.CASES, **test_rules_launches.CASES, **test_rules_loop.CASES,
-    **test_rules_split.CASES, **test_rules_update.CASES, **test_rules_share.CASES,
+    **test_rules_pad.CASES, **test_rules_split.CASES, **test_rules_update.CASES, **test_rules_share.CASES,
 }  # fmt: skip
 FILES = sorted(rulesets().glob("*/*.egg"))
 
@@ -79,7 +80,7 @@ def test_held_rule_is_left_out_of_its_e_graph(name):
     folder = next(p.parent.name for p in FILES if name in {r.name for r in rules_in(p)})
     egg = Egg(held=frozenset({name}), constants=dict(BOUNDS))
     order = (
-        ("model", "decompose", "algebra", "siblings", "split", "lift", "update", "fuse", "share")
+        ("model", "decompose", "algebra", "siblings", "pad", "split", "lift", "update", "fuse", "share")
         if folder == "model"
         else ("terms", "factor", "twist", "moments")
     )

@@ -2,10 +2,11 @@
 
 Groups: the families map, turn, row, scan, plain, tile (`tile_ahead`: its fragments read a step ahead; `tile_coop`: its
 sums shared by groups of threads; `tile_parts`: by blocks), tf32, mma (`mma_windows`: rows at every alignment;
-`mma_boxes`: its operands brought by TMA; `mma_parts`: its sums shared by blocks) and wgmma (`wgmma_computed`: left
-factors computed by the consumers; `wgmma_eighth`: factors of 8 bits), contractions whose matrix or row is data
-(`picked`, and `picked_copies` by cp.async), attention on threads and on tensor cores, and the two launches of a split
-reduction (`partial` and `finish`), which are scheduled like any other body.
+`mma_boxes`: its operands brought by TMA; `padded`: copies with aligned lines, on wgmma too; `mma_parts`: its sums
+shared by blocks) and wgmma (`wgmma_computed`: left factors computed by the consumers; `wgmma_eighth`: factors of 8
+bits), contractions whose matrix or row is data (`picked`, and `picked_copies` by cp.async), attention on threads and on
+tensor cores, and the two launches of a split reduction (`partial` and `finish`), which are scheduled like any other
+body.
 """
 
 from __future__ import annotations
@@ -294,6 +295,22 @@ def window_cases() -> list[Case]:
     ]  # fmt: skip
 
 
+def padded_cases() -> list[Case]:
+    """Products of copies whose lines are aligned, of odd extents, and products that write such copies."""
+    return [
+        one("linear 33x65x77", B.padded_linear(33, 65, 77), True),
+        one("k by n 33x65x77", B.padded_linear(33, 65, 77, trans_b=False), True),
+        one("m by k, k by n, f16", B.padded_linear(65, 33, 67, "f16", trans_a=True, trans_b=False), True),
+        one("batch", B.padded_linear(24, 39, 71, batch=3, trans_b=False), True),
+        one("whole lines", B.padded_linear(65, 77, 33, "f16", whole=True), True),
+        one("whole lines, batch, activation", B.padded_linear(33, 41, 129, batch=2, whole=True, act=True)),
+        one("one row", B.padded_linear(1, 65, 131), True),
+        one("to aligned lines", B.padded_linear(33, 77, 65, whole=True, out=True), True),
+        one("to aligned lines, activation", B.padded_linear(70, 61, 67, trans_b=False, out=True, act=True)),
+        one("batch to aligned lines, f16", B.padded_linear(40, 35, 72, "f16", batch=2, out=True), True),
+    ]
+
+
 def boxed_cases() -> list[Case]:
     """Bodies whose factors lie in memory as TMA takes them; others have no rows in this group."""
     return [
@@ -511,6 +528,7 @@ GROUPS: Final[dict[str, Group]] = {
     "tf32": Group(lambda: [c for c in tile_cases() if c.exact], _family("tf32"), allowing(CARD, "tf32")),
     "mma_windows": Group(window_cases, lambda s: _mma(s) and s.row.stage.where == "smem"),
     "mma_boxes": Group(boxed_cases, lambda s: _mma(s) and s.row.stage.where == "smem-tma"),
+    "padded": Group(padded_cases, lambda s: s.family in ("mma", "wgmma")),
     "mma_parts": Group(parts_cases, lambda s: s.family == "mma" and s.row.reduce.parts > 1),
     "picked": Group(picked_cases, lambda s: _tile(s) or s.family == "row" or (_mma(s) and not _copies(s))),
     "picked_copies": Group(picked_cases, lambda s: _mma(s) and _copies(s)),

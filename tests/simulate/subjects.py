@@ -50,6 +50,12 @@ LONG: Final = {
         one("greatest of a row from the tiles", B.scaled_linear(33, 24, 520, by="max"), True),
         one("sum by name", B.linear(40, 32, S, "f16", trans_a=True, trans_b=False), True, s=389),
     ),
+    "padded": (
+        one("k by n 33x41x265", B.padded_linear(33, 41, 265, trans_b=False), True),
+        one("linear 65x40x649", B.padded_linear(65, 37, 649), True),
+        one("to aligned lines", B.padded_linear(70, 61, 391, "f16", whole=True, out=True, act=True)),
+        one("batch", B.padded_linear(40, 39, 263, trans_a=True, trans_b=False, batch=2), True),
+    ),
     "wgmma": (
         one("linear 65x40x264", B.linear(65, 40, 648), True),
         one("linear 130x72x328", B.linear(70, 72, 712, "f16"), True),

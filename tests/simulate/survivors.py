@@ -76,6 +76,7 @@ REASONS: Final[dict[str, tuple[tuple[Holds, str], ...]]] = {
         ),
     ),
     "stride + 1": ((_ENDS, SINGLE),),
+    "arms of a choice swapped": ((_ENDS, SINGLE),),
     "comparison off by one": (
         (_ENDS, SINGLE),
         (_last_release, LAST),

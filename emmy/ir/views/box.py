@@ -6,11 +6,11 @@ Sources of the limits: CUDA driver API, cuTensorMapEncodeTiled (rank, alignment 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from emmy.ir.build import imul
 from emmy.ir.dtype import DTYPES
-from emmy.ir.loop import Ax, Body, Expr, Out, const
+from emmy.ir.loop import Ax, Body, Const, Expr, Load, Out, const
 from emmy.ir.views.access import Side, run_side
 from emmy.ir.views.affine import Affine, affine, divides, merged_stride, offset_form
 from emmy.ir.views.product import Part
@@ -46,7 +46,24 @@ def part_box(part: Part, body: Body, batch: Sequence[Ax], own: Sequence[Ax], k: 
         return "a factor that is gathered"
     run = run_side(part, body, own, k)
     rows, columns = (own, k) if run == "k" else (k, own)
-    return _box(form, node.dtype, batch, rows, columns, run, node.slot)
+    box = _box(form, node.dtype, batch, rows, columns, run, node.slot)
+    return box if isinstance(box, str) else _clipped(box, node, body, own)
+
+
+def _clipped(box: Box, node: Load, body: Body, own: Sequence[Ax]) -> Box:
+    """The box without rows (or columns) behind the operand's own, where a condition says that nobody needs them.
+
+    TMA brings zeros instead.
+    """
+    if len(own) != 1 or own[0] not in node.index:
+        return box
+    (axis,), extent = own, body.slots[node.slot].shape[node.index.index(own[0])]
+    if not isinstance(extent, Const) or axis.size is None or axis.size <= extent.value:
+        return box
+    at = -2 if box.run == "k" else -1
+    shape = list(box.shape)
+    shape[at] = extent
+    return replace(box, shape=tuple(shape))
 
 
 def out_box(out: Out, batch: Sequence[Ax], m: Sequence[Ax], n: Sequence[Ax]) -> Box | str:
