@@ -40,7 +40,7 @@ from emmy.tune.builders import Builders, Built, job_of, result
 from emmy.tune.executors import Executor, Local, StandIn
 from emmy.tune.groups import Group, candidate_id
 from emmy.tune.packet import card_name
-from emmy.tune.record import INNOCENT, failure_of, measurements_of
+from emmy.tune.record import INNOCENT, failure_of, measurements_of, steadied
 from emmy.tune.runner.tasks import task_of
 from emmy.tune.space import MIXES, Space
 from experiments.bodies import Found, read
@@ -329,6 +329,7 @@ class Gathering:
         by_id, now = {r["id"]: r for r in results}, time.time()
         found: list[Measurement] = []
         failures: list[Failure] = []
+        reference = space.times.get(space.first)
         for k in batch.numbers:
             r = by_id[candidate_id(space.rows[k])]
             if not r["ok"]:
@@ -337,6 +338,7 @@ class Gathering:
                 if r["kind"] not in INNOCENT:
                     failures.append(self._failure(site, k, r))
                 continue
+            r = steadied(r, reference)
             space.measured(k, r["median"])
             self.counts["rows"] += 1
             s, source = space.rows[k], STAND_IN if self.regime.gpu == STAND_IN else "tune"

@@ -13,7 +13,9 @@ from raw tiles and hand them to the instruction in registers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Final
 
 from emmy.ir.dtype import DTYPES
@@ -116,4 +118,10 @@ class Warpgroups:
         return (*REGISTERS[self.groups], 1)
 
 
-__all__ = ["GROUP", "Warpgroups"]
+def deposits_beyond(rings: Sequence[int], deposits: Sequence[int]) -> int:
+    """Bytes that deposited sums take beside the operands' rings, which they overlay: the first the largest ring."""
+    largest = sorted(rings, reverse=True)[: len(deposits)]
+    return sum(max(0, d - r) for d, r in zip_longest(deposits, largest, fillvalue=0))
+
+
+__all__ = ["GROUP", "Warpgroups", "deposits_beyond"]

@@ -21,7 +21,7 @@ from emmy.tune.builders import Builders, Built, job_of, result
 from emmy.tune.executors import Executor
 from emmy.tune.groups import candidate_id
 from emmy.tune.known import Known
-from emmy.tune.record import INNOCENT, Recorder, failure_of, measurements_of
+from emmy.tune.record import INNOCENT, Recorder, failure_of, measurements_of, steadied
 from emmy.tune.runner.tasks import task_of
 from emmy.tune.subjects import UNIFORM_SOURCE, Subject
 
@@ -184,11 +184,14 @@ class Line:
             return
         found: list[Measurement] = []
         sizes, regime = tuple(sorted(subject.group.sizes.items())), self.known.regime
+        # other batches of this body were timed at another state of the card
+        reference = subject.space.times.get(subject.space.first)
         for k in batch.numbers:
             r = by_id[candidate_id(subject.row(k))]
             if not r["ok"]:
                 self._fail(subject, k, r)
                 continue
+            r = steadied(r, reference)
             subject.space.measured(k, r["median"])
             source = UNIFORM_SOURCE if k in subject.space.uniform else "tune"
             source = STAND_IN if regime.gpu == STAND_IN else source

@@ -96,7 +96,8 @@ class _Wgmma:
         plain = [Part(n, view.k) for p in view.parts_b if (n := stored(p, type)) is not None]
         self.right = [staged_operand(frame, view, c, p, "b", view.n, c.n, type, c.cluster > 1) for p in plain]
         self.outs = [staged_result(frame, view, c, k) for k in range(len(view.body.outs))] if c.out else []
-        self.results = Results(frame, view, c, self.outs)
+        operands = [o.buffer for o in (*self.tiles.values(), *self.right)]
+        self.results = Results(frame, view, c, self.outs, operands)
         # every warp that reads a slot releases it, in each block whose slot it reads
         self.ring = Ring(names.fresh("ring"), c.stages, 1, 4 * c.cluster * (1 if c.pingpong else c.groups))
         self.rank: X = Builtin("cluster_rank")
@@ -244,6 +245,7 @@ class _Wgmma:
 
     def _store(self, code: Code, b: Blocks, sums: Sequence[Var], index: X) -> None:
         """The results of a tile, by the last warp to add to its sums where blocks share them."""
+        self.results.drain(code)
         if self.finish is None:
             self.results.store(code, b, sums, self.row0, index)
             return

@@ -7,6 +7,8 @@ rows (PTX ISA manual, register fragments of wgmma).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import Final
 
 from emmy.codegen.expr import TID, Code, add, call, compare, div, elem, i32, lt, mod, mul, select, shared_at
 from emmy.codegen.families.blocks import Blocks
@@ -37,18 +39,26 @@ from emmy.ir.views.gather import passing
 from emmy.ir.views.product import top_folds
 from emmy.ir.warpgroups import GROUP, Warpgroups
 
+DRAINED: Final = 4  # the named barrier of all consumers after their last products
 PAD = 8  # f32 beside a row of deposited sums: neighbours of a column lie in other banks
 
 
 class Results:
-    """`view` has the instruction's rows as m and its columns as n; `row0` is the group's first row in the block."""
+    """`view` has the instruction's rows as m and its columns as n; `row0` is the group's first row in the block.
 
-    def __init__(self, frame: Frame, view: ContractionView, c: Warpgroups, outs: Sequence[Staged]) -> None:
+    Deposited sums lie in the memory of the rings `operands`, which nothing needs after the last products.
+    """
+
+    def __init__(
+        self, frame: Frame, view: ContractionView, c: Warpgroups, outs: Sequence[Staged], operands: Sequence[Buffer]
+    ) -> None:
         self.f, self.v, self.c, self.outs = frame, view, c, outs
         self.lane = mod(TID, 32)
         self.scalars: list[RowScalars] = []
         self.passing: list[Fold] = []  # row scalars that consumers gather from the left factor's tiles
-        self.deposits = [self._deposit(k) for k in range(len(view.sums))] if self.deposited else []
+        largest = sorted(operands, key=lambda b: -b.bytes)
+        over = zip_longest(range(len(view.sums)), largest[: len(view.sums)])
+        self.deposits = [self._deposit(k, ring) for k, ring in over] if self.deposited else []
 
     @property
     def deposited(self) -> bool:
@@ -64,11 +74,11 @@ class Results:
     def buffers(self) -> list[Buffer]:
         return [*(o.buffer for o in self.outs), *self.deposits, *(b for s in self.scalars for b in s.buffers.values())]
 
-    def _deposit(self, k: int) -> Buffer:
+    def _deposit(self, k: int, ring: Buffer | None) -> Buffer:
         name = self.f.scalars.names.fresh(f"sum{k}_tile")
         # neighbours of a result's rows are neighbours here
         shape = (self.c.n, self.c.long) if self.c.swapped else (self.c.long, self.c.n)
-        return Buffer(name, "f32", (shape[0], shape[1] + PAD))
+        return Buffer(name, "f32", (shape[0], shape[1] + PAD), overlays=ring.name if ring is not None else "")
 
     def scalars_of(self, b: Blocks | None, code: Code) -> None:
         """The results' row scalars; those that no tile gives are computed in `code`, before the threads part.
@@ -85,6 +95,11 @@ class Results:
             s.gathered.update(f for f in self.passing if f in s.buffers)
             if b is not None:
                 s.compute(code)
+
+    def drain(self, code: Code) -> None:
+        """By all consumers after their products: other warps' may still read the tiles that deposits overwrite."""
+        if self.deposited:
+            code.emit(NamedBarrier(i32(DRAINED), self.c.groups * GROUP))
 
     def store(self, code: Code, b: Blocks, acc: Sequence[Var], row0: X, index: X) -> None:
         """By each consumer group `index`, after its products."""

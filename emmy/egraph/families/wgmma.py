@@ -19,7 +19,7 @@ from emmy.ir.views.contraction_view import ContractionView, contraction_view
 from emmy.ir.views.converted import Left, left_of, stored, stored_box
 from emmy.ir.views.gather import passing
 from emmy.ir.views.product import EIGHTS
-from emmy.ir.warpgroups import CLUSTER, Warpgroups
+from emmy.ir.warpgroups import CLUSTER, Warpgroups, deposits_beyond
 
 PRODUCERS = 4  # warps
 IN_CLUSTER, ATOMIC, STREAM = 0, 1, 3  # how blocks share a sum, in the rules
@@ -54,10 +54,20 @@ def facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | str:
         known.setdefault("wgmma-left", []).append(
             (*h, int(bool(left.computed)), left.bytes, left.fixed, left.beside, left.step)
         )
+        known.setdefault("wgmma-lies", []).append((*h, *_largest(v, left)))
         known.setdefault("wgmma-runs", []).append((*h, operands.run))
         known.setdefault("wgmma-scalars", []).append((*h, len(v.scalars_m), len(v.scalars_n)))
         known.setdefault("wgmma-passing", []).append((*h, 0 if way else len(passing(v))))
     return known
+
+
+def _largest(v: ContractionView, left: Left) -> tuple[int, int]:
+    """Bytes (for a row, for a column) and element of the sum of tiles: each sum's deposit overlays one no smaller."""
+    assert v.factor is not None
+    right = dtype(v.factor).bytes
+    if len(v.sums) == 1:
+        return max(dtype(n.dtype).bytes for n in left.tiles), right
+    return 0, right if len(v.parts_b) >= len(v.sums) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +135,13 @@ def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> Ke
     tiles = points(v.batch, sizes) * rows * -(-points(v.n, sizes) // columns)
     beside = 2048 + 4 * (len(v.scalars_m) * long + len(v.scalars_n) * columns)
     beside += 2 * 64 * 2 * c.block * c.groups * len(body.outs) if c.out else 0
-    beside += 4 * sums * (long + 8) * (columns + 8) if c.swapped or c.parts > 1 else 0
+    if c.swapped or c.parts > 1:
+        tiles_of = [
+            *(dtype(n.dtype).bytes * long for n in left.tiles),
+            *(dtype(c.type).bytes * columns for _ in v.parts_b),
+        ]
+        rings = [c.stages * c.block_k * each for each in tiles_of]
+        beside += deposits_beyond(rings, [4 * (long + 8) * (columns + 8)] * sums)
     blocks, each = tiles * c.parts * c.shared, 4 * sums * long * columns
     exchange = exchanged(row.reduce, blocks, each) if c.shared > 1 else 0
     if c.stream:  # no block has more than one tile that the next block shares
