@@ -14,7 +14,19 @@ from typing import Final
 from emmy.codegen.expr import TID, Code, add, both, compare, i32, lt, mod, mul, select
 from emmy.codegen.families.staging import Stager
 from emmy.errors import LoweringError
-from emmy.ir.kernel import Advance, AsyncCommit, AsyncWait, Cursor, Ring, RingArrive, RingWait, Var, WarpSync, X
+from emmy.ir.kernel import (
+    Advance,
+    AsyncCommit,
+    AsyncWait,
+    Cursor,
+    ProxyFence,
+    Ring,
+    RingArrive,
+    RingWait,
+    Var,
+    WarpSync,
+    X,
+)
 
 ZERO: Final = i32(0)
 Use = Callable[[Code, X, X], None]
@@ -168,8 +180,8 @@ def boxed_ring(
 ) -> None:  # fmt: skip
     """The order of `chained_ring` for tiles that thread 0 asks for; the ring has been set up for all threads.
 
-    A warp releases a slot as soon as it has read the tile's last fragments.  The next tile but d - 1 goes there one
-    step later, so that the other warps have had that time to release theirs.
+    A warp releases a slot as soon as it has read the tile's last fragments (`release`).  The next tile but d - 1 goes
+    there one step later, so that the other warps have had that time to release theirs.
     """
     _even(steps)
     ring, names = boxes.ring, code.names
@@ -202,7 +214,7 @@ def boxed_ring(
                 ask(one, coming, True)
             with loop.loop("s", steps - 1, start=1, unroll=0) as (c, s):
                 step(c, s)
-            _release(loop, take)
+            release(loop, take)
             with loop.when(lt(add(t, 1), count)) as more:
                 more.emit(RingWait(take, "full"))
                 read(more, slot, i32(0), i32(0))
@@ -210,12 +222,20 @@ def boxed_ring(
     _settle(code, stagers)
 
 
-def _release(code: Code, cursor: str) -> None:
-    """The warp's threads have read the slot."""
-    code.emit(WarpSync())
+def release(code: Code, cursor: str) -> None:
+    """Every warp lets TMA fill a slot again that its threads have read by ordinary loads or ldmatrix.
+
+    The arrival alone does not order those reads before the refill: they are of the generic proxy, the refill is of the
+    async one, and neither ptxas nor the hardware holds an arrival back for a load whose registers nothing has used
+    yet.  The order that the PTX memory model asks for is read -> fence.proxy.async by the reading thread -> arrive
+    (release) -> wait (acquire) -> cp.async.bulk.tensor: between accesses of two proxies a proxy fence lies on the way
+    (PTX ISA manual, "Causality order").  An arrival behind the products of what was read is neither needed beside the
+    fence nor enough without it, as ptxas moves products, which only name registers, past arrivals.
+    """
+    code.emit(ProxyFence("shared"), WarpSync())
     with code.when(compare("==", mod(TID, 32), 0)) as first:
         first.emit(RingArrive(cursor, "empty"))
     code.emit(Advance(cursor))
 
 
-__all__ = ["Boxes", "Use", "boxed_ring", "chained_ring", "fetch", "ring"]
+__all__ = ["Boxes", "Use", "boxed_ring", "chained_ring", "fetch", "release", "ring"]
