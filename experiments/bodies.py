@@ -123,6 +123,7 @@ def narrow_cases() -> Iterator[tuple[str, str]]:
 def fused_cases() -> Iterator[tuple[str, str]]:
     for m in (64, 512, 4096):
         yield f"epilogue@gelu{m}", linear(m, 4096, 4096, after="F.gelu({}, approximate='tanh')", bias=True)
+    yield "epilogue@erf4096", linear(4096, 4096, 4096, after="F.gelu({})", bias=True)
     yield "epilogue@silu512", linear(512, 4096, 4096, after="F.silu({})", bias=True)
     yield "epilogue@bias1", linear(1, 4096, 4096, bias=True)
     yield (

@@ -96,8 +96,28 @@ def grouped_product(
     return out
 
 
+def scaled_product(
+    x: torch.Tensor, w: torch.Tensor, scale_x: torch.Tensor, scale_w: torch.Tensor, bias: torch.Tensor | None = None,
+    scale_result: torch.Tensor | None = None, out_dtype: torch.dtype | None = None, use_fast_accum: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """`aten._scaled_mm` of any floating type, with scales of tensors, or of rows of x and columns of w.
+
+    UnsupportedError for scales of blocks.
+    """
+    for scale, lines in ((scale_x, x.shape[0]), (scale_w, w.shape[1])):
+        if scale.numel() not in (1, lines):
+            raise UnsupportedError("aten._scaled_mm with scales of blocks has no float64 value here", _SCALES)
+    result = x @ w * scale_x * scale_w
+    if bias is not None:
+        result = result + bias
+    return result if scale_result is None else result * scale_result
+
+
+_SCALES: Final = "give a scale for each tensor, or for each row of x and column of w"
 # What stands for operations that PyTorch does not have in float64.
-WIDENED: Final[Mapping[str, Callable[..., torch.Tensor]]] = {"aten._grouped_mm.default": grouped_product}
+WIDENED: Final[Mapping[str, Callable[..., torch.Tensor]]] = {
+    "aten._grouped_mm.default": grouped_product, "aten._scaled_mm.default": scaled_product,
+}  # fmt: skip
 
 
 def _value(arg: object, values: Iterator[torch.Tensor], sizes: Mapping[str, int], widen: torch.dtype | None) -> Any:

@@ -8,9 +8,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from emmy.errors import UnsupportedError
 from emmy.frontend import opaque
 from emmy.frontend.capture import capture
 from emmy.frontend.opaque import operation
+from emmy.frontend.reference import interpret
 from emmy.frontend.translate import translate
 from emmy.ir.tensor import Term
 from tests.frontend.translate.reference import check, check_all, operands, run
@@ -36,6 +38,25 @@ def test_scaled_products_of_8_bit_floats(scales: str, bias: bool) -> None:
     np.testing.assert_allclose(found, expected.numpy(), 1e-6)
     # PyTorch rounds once, too
     np.testing.assert_allclose(found, product(*given).double().numpy(), 2.0**-8, 1e-5)
+
+
+@pytest.mark.parametrize("shapes", [((), ()), ((16, 1), (1, 48))])
+def test_scaled_products_have_a_float64_value(shapes) -> None:
+    x, w = (torch.randn(n, 32).to(torch.float8_e4m3fn) for n in (16, 48))
+    given = (x, w, *(torch.rand(s) + 0.5 for s in shapes), torch.randn(48).bfloat16())
+
+    def product(x, w, a, b, bias):
+        return torch._scaled_mm(x, w.t(), a, b, bias=bias, out_dtype=torch.bfloat16)
+
+    (found,) = interpret(capture(product, given).graph, {}, list(given), torch.float64)
+    a, b, bias = (t.double() for t in given[2:])
+    assert torch.equal(found, x.double() @ w.double().t() * a * b + bias)
+
+
+def test_scaled_products_with_scales_of_blocks_have_none() -> None:
+    x, w = torch.randn(16, 256), torch.randn(256, 48)
+    with pytest.raises(UnsupportedError, match="scales of blocks"):
+        opaque.scaled_product(x, w, torch.rand(16, 2), torch.rand(2, 1))
 
 
 def test_scaled_products_that_pytorch_runs_take_their_second_matrix_by_columns(monkeypatch) -> None:
