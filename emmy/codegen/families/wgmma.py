@@ -43,6 +43,7 @@ from emmy.ir.kernel import (
     Kernel,
     Matrix,
     NamedBarrier,
+    ProxyFence,
     Ring,
     RingArrive,
     RingWait,
@@ -386,7 +387,8 @@ class _Wgmma:
     def _release(self, code: Code) -> None:
         blocks = self.c.cluster
         if self.results.passing or self.c.computed:
-            code.emit(WarpSync())  # all lanes have read the slot
+            # all lanes have read the slot by ordinary loads, which an arrival alone does not order (`ring.release`)
+            code.emit(ProxyFence("shared"), WarpSync())
         with code.when(lt(mod(TID, 32), blocks)) as some:
             some.emit(RingArrive(self.free, "empty", rank=mod(TID, 32) if blocks > 1 else None))
         code.emit(Advance(self.free))
