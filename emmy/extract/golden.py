@@ -21,7 +21,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -121,8 +121,11 @@ def write_golden(
         temporary.unlink(missing_ok=True)
 
 
-def read_golden(path: Path) -> GoldenFile:
-    """The file's content, checked.  StoreError says which row and which field is wrong."""
+def read_golden(path: Path, bodies: Container[str] | None = None) -> GoldenFile:
+    """The file's content, checked.  StoreError says which row and which field is wrong.
+
+    With `bodies`, only rows of these are looked at, and no Loop IR: a compile needs few of many.
+    """
     try:
         if path.stat().st_size > MAX_BYTES:
             raise StoreError(f"golden file {path} is larger than {MAX_BYTES >> 20} MiB", "it is not one of ours")
@@ -146,13 +149,17 @@ def read_golden(path: Path) -> GoldenFile:
     rows = document.get("rows")
     if not isinstance(rows, list):
         raise check.wrong("rows", "a list")
-    bodies = document.get("bodies", [])
-    if not isinstance(bodies, list):
+    texts = document.get("bodies", [])
+    if not isinstance(texts, list):
         raise check.wrong("bodies", "a list")
+    numbered: Iterable[tuple[int, Any]] = enumerate(rows)
+    if bodies is not None:
+        numbered = ((k, r) for k, r in numbered if not isinstance(r, dict) or r.get("body") in bodies)
+        texts = []
     return GoldenFile(
         regime,
-        tuple(_row(path, k, row, regime) for k, row in enumerate(rows)),
-        tuple(_body(path, k, body) for k, body in enumerate(bodies)),
+        tuple(_row(path, k, row, regime) for k, row in numbered),
+        tuple(_body(path, k, text) for k, text in enumerate(texts)),
         read_cases(document.get("cases", []), f"golden file {path}"),
     )
 
@@ -199,12 +206,17 @@ def recorded(
 _OFF: Final = "restore it, or name another; EMMY_GOLDEN_FILE= (empty) turns golden files off for compiling"
 
 
+def _short(x: float) -> float:
+    """Five digits: no timing has more."""
+    return float(f"{x:.4e}")
+
+
 def _row_json(r: GoldenRow) -> dict[str, Any]:
     row: dict[str, Any] = {"body": r.body, "name": r.name, "sizes": dict(r.sizes), "family": r.family, "row": r.row}
     if r.measurement is not None:
         m = r.measurement
-        row |= {"n": m.n, "median": m.median, "p10": m.p10, "p90": m.p90}
-        row |= {"clock_before": m.clock_before, "clock_after": m.clock_after, "when": m.when}
+        row |= {"n": m.n, "median": _short(m.median), "p10": _short(m.p10), "p90": _short(m.p90)}
+        row |= {"clock_before": _short(m.clock_before), "clock_after": _short(m.clock_after), "when": round(m.when)}
         drawn = "uniform" if m.uniform else m.drawn
         row |= {"drawn": drawn} if drawn else {}
     return row

@@ -40,7 +40,7 @@ def evidence_for_compile(
     if path is None:
         return snapshot, tuple(lost)
     try:
-        file = read_golden(path)
+        file = read_golden(path, set(wanted))
     except StoreError as error:
         return snapshot, (*lost, f"lost: golden measurements ({error.what})")
     golden = [m for m in file.measurements if regime.same_card(m.regime)]

@@ -52,7 +52,26 @@ def test_what_is_written_is_read(tmp_path_factory, rows):
     golden(path, *listed)
     read = read_golden(path)
     assert read.regime == HERE
-    assert sorted(read.measurements, key=repr) == sorted(listed, key=repr)
+    assert sorted(map(untimed, read.measurements), key=repr) == sorted(map(untimed, listed), key=repr)
+    found, given = (sorted(m.median for m in some) for some in (read.measurements, listed))
+    assert found == pytest.approx(given, rel=1e-4)  # five digits
+    golden(path, *read.measurements)
+    assert sorted(read_golden(path).measurements, key=repr) == sorted(read.measurements, key=repr)
+
+
+def untimed(m):
+    return replace(m, median=1.0, p10=1.0, p90=1.0)
+
+
+def test_rows_of_other_bodies_are_not_looked_at(tmp_path):
+    path = golden(tmp_path / "g.json", measurement("b"), measurement("a", 2e-5))
+    broken = json.loads(path.read_text())
+    broken["rows"].append({"body": "f" * 16, "row": 7})
+    path.write_text(json.dumps(broken))
+    assert len(read_golden(path, {BODY}).measurements) == 2
+    assert read_golden(path, set()).rows == ()
+    with pytest.raises(StoreError, match="row 2"):
+        read_golden(path)
 
 
 def test_row_without_times_is_a_proposal_and_no_evidence(tmp_path):
