@@ -38,6 +38,7 @@ from emmy.ir.kernel import (
     Matrix,
     Mma,
     NamedBarrier,
+    Place,
     ProxyFence,
     Ring,
     RingArrive,
@@ -50,6 +51,7 @@ from emmy.ir.kernel import (
     StoreVector,
     TmaLoad,
     TmaStore,
+    Var,
     Vote,
     WarpSync,
     Wgmma,
@@ -175,7 +177,16 @@ class Statements(Values):
 
     def async_copy(self, s: AsyncCopy) -> str:
         guard = "true" if s.guard is None else self.x(s.guard)
-        return f"async_copy{s.bytes}({self.address(s.dst)}, {self.address(s.src)}, {guard});"
+        # copies of single elements are many: the instruction holds what lies between them
+        src = self.apart(s.src) if s.bytes == 4 else self.address(s.src)
+        return f"async_copy{s.bytes}({self.address(s.dst)}, {src}, {guard});"
+
+    def apart(self, p: Place) -> str:
+        """The address as a base and what lies beyond it: copies that share the base differ by constants then."""
+        (index,) = p.index
+        if isinstance(index, Bin) and index.op == "+" and isinstance(index.a, Var):
+            return f"&{p.buffer}[{self.x(index.a)}] + ({self.x(index.b)})"
+        return self.address(p)
 
     def async_wait(self, s: AsyncWait) -> str:
         return f"async_wait<{s.pending}>();"

@@ -7,8 +7,9 @@
     REDUCE how a summed axis is divided: `` serial; `coop` across threads; `coop/r2` two accumulators each;
            `g8` over 8 blocks, finished inside the launch; `g8a` by atomics; `g8k` by a finishing launch; `sk` over
            blocks that stay, each with an equal share of the stages of all tiles
-    STAGE  how operands reach fast memory: `d3/smem-async`, `d4/smem-tma/c2`, `d1/smem`; `reg` the left ones by way of
-           registers in which they are computed; `out` results through shared memory
+    STAGE  how operands reach fast memory: `d3/smem-async`, `d4/smem-tma/c2`, `d1/smem`; `turn` what runs along the
+           sum lies across it there; `reg` the left ones by way of registers in which they are computed; `out` results
+           through shared memory
     RASTER order of blocks: `` row major; `gm8` grouped; `persist`
 
 A kernel with several scheduled steps may suffix a key: `TILE@scores=…`.  A suffixed value that equals the plain one is
@@ -148,32 +149,38 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """`depth` buffers through `where` (smem, smem-async, smem-tma), multicast over `cluster`; `registers`, `out`."""
+    """`depth` buffers through `where` (smem, smem-async, smem-tma), multicast over `cluster`; `registers`, `out`.
+
+    `turn`: operands that run along the sum lie across it in shared memory.
+    """
 
     depth: int = 0
     where: str = ""
     cluster: int = 0
     registers: bool = False
     out: bool = False
+    turn: bool = False
 
     @property
     def text(self) -> str:
         parts = [f"d{self.depth}", self.where] if self.depth else []
-        parts += [f"c{self.cluster}"] if self.cluster else []
+        parts += ([f"c{self.cluster}"] if self.cluster else []) + (["turn"] if self.turn else [])
         return "/".join(parts + (["reg"] if self.registers else []) + (["out"] if self.out else []))
 
     @staticmethod
     def parse(text: str) -> Stage:
         m = re.fullmatch(
-            r"(?:d(?P<depth>[1-9]\d*)/(?P<where>smem(?:-async|-tma)?)(?:/c(?P<cluster>[1-9]\d*))?)?"
+            r"(?:d(?P<depth>[1-9]\d*)/(?P<where>smem(?:-async|-tma)?)(?:/c(?P<cluster>[1-9]\d*))?(?P<turn>/turn)?)?"
             r"(?P<reg>/?reg)?(?P<out>/?out)?",
             text,
         )
-        allowed = "d3/smem-async, d4/smem-tma, d4/smem-tma/c2, d1/smem, reg, out, or nothing"
+        allowed = "d3/smem-async, d4/smem-tma, d4/smem-tma/c2, d3/smem-async/turn, d1/smem, reg, out, or nothing"
         if m is None:
             raise _bad("STAGE", text, allowed)
         depth, cluster = int(m["depth"] or 0), int(m["cluster"] or 0)
-        stage = Stage(depth, m["where"] or "", cluster, m["reg"] is not None, m["out"] is not None)
+        stage = Stage(
+            depth, m["where"] or "", cluster, m["reg"] is not None, m["out"] is not None, m["turn"] is not None
+        )
         if stage.text != text:
             raise _bad("STAGE", text, allowed)
         return stage

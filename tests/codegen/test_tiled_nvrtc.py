@@ -127,12 +127,19 @@ def test_computed_factors_and_8_bit_floats_leave_products_asynchronous(name: str
         assert not binary.notes and not binary.spill_bytes, f"{row.row.text}: {binary.notes}"
 
 
-@pytest.mark.parametrize("where", ["d2/smem", "d3/smem-async", "d3/smem-async/reg"])
-def test_large_tiles_of_threads_do_not_spill(where: str) -> None:
-    card = target("sm_90a")
+@pytest.mark.parametrize(
+    ("where", "arch"),
+    [
+        *((where, "sm_90a") for where in ("d2/smem", "d3/smem-async", "d3/smem-async/reg")),
+        *(("d3/smem-async/turn/reg", arch) for arch in ("sm_80", "sm_90a", "sm_120a")),
+    ],
+)
+def test_large_tiles_of_threads_do_not_spill(where: str, arch: str) -> None:
+    card = target(arch)
     body = B.linear(512, 3584, 3584, "f32")
     rows = schedule_rows([body], card, {}, RULESETS).rows[body.hash]
-    picked = [r for r in rows if "f8x8/k16" in r.row.text and f"STAGE={where}," in r.row.text]
+    large = ("f8x8/k16", "f8x14/") if "/turn" in where else ("f8x8/k16",)
+    picked = [r for r in rows if any(t in r.row.text for t in large) and f"STAGE={where}," in r.row.text]
     kernels = [lower(body, r.family, r.row, card, "k_test") for r in picked]
     built = compile_many([Job(source(k), k.name, card.arch) for k in kernels])
     assert picked and [b.spill_bytes for b in built if isinstance(b, Compiled)] == [0] * len(picked)

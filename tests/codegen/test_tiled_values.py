@@ -62,6 +62,8 @@ TILE_ROWS = (
     "WORK=t1x32,TILE=f1x1/k8,REDUCE=,STAGE=d2/smem-async,RASTER=",
     "WORK=t8x8,TILE=f4x7/k16,REDUCE=,STAGE=d3/smem-async/reg,RASTER=",
     "WORK=t8x4,TILE=f4x7/k32,REDUCE=coop/r4,STAGE=d2/smem,RASTER=",
+    "WORK=t8x8,TILE=f4x7/k16,REDUCE=,STAGE=d3/smem-async/turn/reg,RASTER=",
+    "WORK=t8x4,TILE=f3x4/k16,REDUCE=coop/r2,STAGE=d2/smem-async/turn,RASTER=",
 )
 ATTENTIONS: dict[str, tuple[Body, Mapping[str, int]]] = {
     "whole tiles": (B.attention(2, 2, 2, 32, 64, 16), {}),

@@ -103,8 +103,19 @@ def test_f32_factors_that_run_along_the_sum_are_copied_where_they_are_aligned() 
 
 
 def test_fragments_a_step_ahead_need_registers_for_two_sets() -> None:
-    assert not any("f8x14/" in r and "/reg" in r for r in of(rows(SQUARE), "tile"))
+    assert not any("f8x14/" in r and "smem-async/reg" in r for r in of(rows(SQUARE), "tile"))
     assert any("f8x8/" in r and "/reg" in r for r in of(rows(SQUARE), "tile"))
+
+
+def test_operands_along_the_sum_are_turned_by_copies_where_products_outweigh_these() -> None:
+    turned = [r for r in of(rows(SQUARE), "tile") if "/turn" in r]
+    # a step of one element needs less registers than four of them, so that large fragments can be read ahead
+    assert any("f8x14/" in r and r.endswith("d3/smem-async/turn/reg,RASTER=") for r in turned)
+    assert not any("f4x4/" in r or "d2/smem/" in r for r in turned)
+    # nothing runs along the sum; nothing is copied as it is
+    across = B.linear(4096, 4096, 1024, "f32", trans_a=True, trans_b=False)
+    for body in (across, B.linear(4096, 4096, 1025, "f32"), LINEAR):
+        assert not any("/turn" in r for r in of(rows(body), "tile"))
 
 
 def test_small_results_have_no_large_tiles() -> None:
@@ -191,7 +202,8 @@ def test_sums_are_not_shared_where_an_input_changes_how_many_tiles_take_a_worksp
         ("tile-shape", LINEAR, "tile .*REDUCE=(,|g).*"),
         ("tile-coop", LINEAR, "tile .*REDUCE=coop.*"),
         ("tile-ring", LINEAR, "tile .*/smem[,/].*"),
-        ("tile-async", SQUARE, "tile .*STAGE=d[23]/smem-async.*"),
+        ("tile-async", SQUARE, "tile .*STAGE=d[23]/smem-async(/reg)?,.*"),
+        ("tile-turned", SQUARE, "tile .*/turn.*"),
         ("tile-deep", SQUARE, "tile .*STAGE=d[46]/smem-async.*"),
         ("tile-ahead", SQUARE, "tile .*/reg,.*"),
         ("tile-raster", SQUARE, "tile .*"),

@@ -22,7 +22,7 @@ reduces = st.one_of(
 stages = st.one_of(
     st.builds(Stage, st.just(0), st.just(""), st.just(0), st.booleans(), st.booleans()),
     st.builds(Stage, small, st.sampled_from(["smem", "smem-async", "smem-tma"]), st.integers(0, 4), st.booleans(),
-              st.booleans()),
+              st.booleans(), st.booleans()),
 )  # fmt: skip
 rasters = st.builds(Raster, st.integers(0, 16), st.booleans())
 steps = st.lists(st.tuples(st.just("TILE"), st.sampled_from(["scores", "values"]), tiles), max_size=3).map(tuple)

@@ -1,12 +1,12 @@
 """Small bodies of every kernel family at shapes on, one below and one above the edges of tiles, and their legal rows.
 
 Groups: the families map, turn, row, scan, plain, tile (`tile_ahead`: its fragments read a step ahead; `tile_coop`: its
-sums shared by groups of threads; `tile_parts`: by blocks), tf32, mma (`mma_windows`: rows at every alignment;
-`mma_boxes`: its operands brought by TMA; `padded`: copies with aligned lines, on wgmma too; `mma_parts`: its sums
-shared by blocks) and wgmma (`wgmma_computed`: left factors computed by the consumers; `wgmma_eighth`: factors of 8
-bits), contractions whose matrix or row is data (`picked`, and `picked_copies` by cp.async), attention on threads and on
-tensor cores, and the two launches of a split reduction (`partial` and `finish`), which are scheduled like any other
-body.
+sums shared by groups of threads; `tile_turned`: its operands turned by their copies; `tile_parts`: its sums shared by
+blocks), tf32, mma (`mma_windows`: rows at every alignment; `mma_boxes`: its operands brought by TMA; `padded`: copies
+with aligned lines, on wgmma too; `mma_parts`: its sums shared by blocks) and wgmma (`wgmma_computed`: left factors
+computed by the consumers; `wgmma_eighth`: factors of 8 bits), contractions whose matrix or row is data (`picked`, and
+`picked_copies` by cp.async), attention on threads and on tensor cores, and the two launches of a split reduction
+(`partial` and `finish`), which are scheduled like any other body.
 """
 
 from __future__ import annotations
@@ -505,6 +505,10 @@ def _tile(s: Scheduled) -> bool:
     return s.family == "tile" and not s.row.reduce.parts
 
 
+def _lying(s: Scheduled) -> bool:
+    return _tile(s) and not s.row.stage.turn
+
+
 def _copies(s: Scheduled) -> bool:
     return s.row.stage.where == "smem-async"
 
@@ -519,9 +523,10 @@ GROUPS: Final[dict[str, Group]] = {
     "row": Group(row_cases, _family("row")),
     "scan": Group(scan_cases, _family("scan")),
     "plain": Group(plain_cases, _family("plain")),
-    "tile": Group(tile_cases, lambda s: _tile(s) and not (s.row.reduce.coop or s.row.stage.registers)),
-    "tile_ahead": Group(tile_cases, lambda s: _tile(s) and s.row.stage.registers and not s.row.reduce.coop),
-    "tile_coop": Group(tile_cases, lambda s: _tile(s) and s.row.reduce.coop),
+    "tile": Group(tile_cases, lambda s: _lying(s) and not (s.row.reduce.coop or s.row.stage.registers)),
+    "tile_ahead": Group(tile_cases, lambda s: _lying(s) and s.row.stage.registers and not s.row.reduce.coop),
+    "tile_coop": Group(tile_cases, lambda s: _lying(s) and s.row.reduce.coop),
+    "tile_turned": Group(tile_cases, lambda s: _tile(s) and s.row.stage.turn),
     "tile_parts": Group(tile_parts_cases, lambda s: s.family == "tile" and s.row.reduce.parts > 1),
     "mma": Group(contraction_cases, lambda s: _mma(s) and s.row.stage.where != "smem-tma"),
     # small integers, which tf32 holds

@@ -90,6 +90,12 @@ LONG: Final = {
         one("m by k, k by n f32", B.linear(24, 40, 72, "f32", trans_a=True, trans_b=False), True),
         one("symbolic sum", B.linear(40, 33, S, "f32"), True, s=69),
     ),
+    "tile_turned": (
+        one("linear 33x72x136 f32", B.linear(33, 72, 136, "f32"), True),
+        one("ragged sum", B.linear(36, 65, 76, "f32"), True),
+        one("left as it lies", B.linear(36, 72, 72, "f32", trans_b=False), True),
+        one("two sums", B.swiglu(40, 65, 136, "f32")),
+    ),
     "tile_coop": (
         one("linear 33x28x264 f32", B.linear(33, 28, 264, "f32"), True),
         one("two sums", B.swiglu(24, 40, 136)),

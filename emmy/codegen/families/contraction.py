@@ -88,11 +88,19 @@ class Contraction:
         ring(code, stagers, self.stages, count, self.block_k, use, start=start)
 
     def run_chained(
-        self, code: Code, steps: int, read: Read, multiply: Multiply, gather: bool = True, again: bool = False
+        self,
+        code: Code,
+        steps: int,
+        read: Read,
+        multiply: Multiply,
+        gather: bool = True,
+        again: bool = False,
+        least: int = 1,
     ) -> None:
         """The same with tiles in steps, fragments read a step ahead of their products.
 
-        With `gather` the tiles give row scalars that only the results use; `again` is that of `chained_ring`.
+        With `gather` the tiles give row scalars that only the results use; `again` and `least` are those of
+        `chained_ring`.
         """
         if self.boxed:
             code.emit(InitRings())
@@ -103,7 +111,7 @@ class Contraction:
             boxes = Boxes(self.rings[0], sum(o.bytes for o in self.boxed), self._ask)
             boxed_ring(code, boxes, stagers, count, self.block_k, steps, read, multiply, start)
             return
-        chained_ring(code, stagers, self.stages, count, self.block_k, steps, read, multiply, again, start)
+        chained_ring(code, stagers, self.stages, count, self.block_k, steps, read, multiply, again, start, least)
 
     def _ask(self, code: Code, slot: X, k0: X, cursor: str) -> None:
         b = self.blocks

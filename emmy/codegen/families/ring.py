@@ -98,7 +98,7 @@ def _coming(loop: Code, slot: X, t: X, stages: int, count: X, depth: int, start:
 
 def chained_ring(
     code: Code, stagers: Sequence[Stager], stages: int, count: X, depth: int, steps: int, read: Read,
-    multiply: Multiply, again: bool = False, start: X = ZERO,
+    multiply: Multiply, again: bool = False, start: X = ZERO, least: int = 1,
 ) -> None:  # fmt: skip
     """Every tile in `steps` (an even number) steps: `read` of step s + 1 goes before `multiply` of step s.
 
@@ -106,6 +106,7 @@ def chained_ring(
     and says that all have read tile t, whose buffer the copies of the next round refill.  Asynchronous copies are
     spread over the other steps, and past the last tile they bring zeros: no branch parts the products.  What is read
     behind the last tile is never used; with `again` it is that tile once more, not a slot that may be empty.
+    A step has at least `least` copies while there are any.
     """
     _even(steps)
     copying = [s for s in stagers if s.t.transport == "async"]
@@ -131,7 +132,7 @@ def chained_ring(
         with loop.loop("s", steps - 1, unroll=0) as (c, step):
             read(c, slot, add(step, 1), mod(add(step, 1), 2))
             for s in copying:
-                s.issue_share(c, fill, coming, more, step, steps - 1)
+                s.issue_share(c, fill, coming, more, step, steps - 1, least)
             multiply(c, mod(step, 2))
         if copying:
             loop.emit(AsyncCommit())

@@ -38,6 +38,7 @@ from emmy.ir.views.affine import Affine, merged_stride
 from emmy.ir.views.product import outside_folds
 
 Rows = Callable[[Code, X], Known]
+SINGLY = 8  # neighbours in global memory that lanes copy one by one: a sector of 32 bytes
 
 
 class Stager:
@@ -59,9 +60,12 @@ class Stager:
         self.own_fits = self._fits(self.own_total, tile.rows)
         self.k_fits = self._fits(self.k_total, tile.depth)
         along, lines = (tile.depth, tile.rows) if tile.run == "k" else (tile.rows, tile.depth)
-        chunk = 16 // DTYPES[tile.dtype].bytes
+        # what is turned on its way moves element by element
+        singly = tile.transport == "async" and tile.layout != tile.run
+        chunk = 1 if singly else 16 // DTYPES[tile.dtype].bytes
         while along % chunk:
             chunk //= 2
+        self.patch = _patch(tile, threads) if singly else None
         self.chunk, self.per_line, self.lines = chunk, along // chunk, lines
         self.chunks = self.per_line * lines
         self.rounds = -(-self.chunks // threads)
@@ -69,7 +73,7 @@ class Stager:
         self.raw: dict[Load, tuple[Var, int]] = {}
         self.windows: dict[Load, Window] = {}
         self.rows: Var | None = None
-        self.apart: int | None = None
+        self.apart: tuple[int, int] | None = None
         self.start: X = i32(0)
 
     @staticmethod
@@ -87,6 +91,8 @@ class Stager:
 
     def _where(self, i: X) -> tuple[X, X, X | None]:
         """(line, first element along the run, guard) of the thread's chunk in round i."""
+        if self.patch is not None:
+            return self._where_singly(self.patch, i)
         id = add(TID, mul(i, self.threads))
         guard = None if self.chunks % self.threads == 0 else lt(id, self.chunks)
         if self.t.layout == self.t.run and self.threads % self.per_line == 0:
@@ -95,6 +101,26 @@ class Stager:
         if self.t.layout == self.t.run:
             return div(id, self.per_line), mul(mod(id, self.per_line), self.chunk), guard
         return mod(id, self.lines), mul(div(id, self.lines), self.chunk), guard
+
+    def _where_singly(self, patch: tuple[int, int], i: X) -> tuple[X, X, X | None]:
+        """The same of a single element: eight neighbours of four lines a warp, a patch of elements a round."""
+        lines, across = patch
+        if lines:
+            r, q = self._round(i)
+            line = add(mod(div(TID, SINGLY), lines), mul(r, lines))
+            first = add(mul(div(TID, SINGLY * lines), SINGLY), mod(TID, SINGLY), mul(q, across))
+            return line, first, None
+        id = add(TID, mul(i, self.threads))
+        guard = None if self.chunks % self.threads == 0 else lt(id, self.chunks)
+        first = add(mul(div(id, across * self.lines), across), mod(id, across))
+        return mod(div(id, across), self.lines), first, guard
+
+    def _round(self, i: X) -> tuple[X, X]:
+        """Of round i which lines, and which elements of them."""
+        if self.patch is None or not self.patch[0]:
+            return i, i32(0)
+        rounds = self.lines // self.patch[0]
+        return mod(i, rounds), div(i, rounds)
 
     def _indices(self, line: X, first: X, k0: X) -> tuple[X, X]:
         """Linear (own, k) of the chunk's first element."""
@@ -142,13 +168,20 @@ class Stager:
             picked = self.f.data(c, form, self.batch, node.slot)
             c.assign(elem(self.rows, i), add(self.f.offset(form, env, node.slot, rest), picked))
 
-    def _apart(self, form: Affine) -> int | None:
-        """Elements of the operand between a thread's chunks of two rounds, where that is one number."""
+    def _apart(self, form: Affine) -> tuple[int, int] | None:
+        """Elements of the operand between a thread's chunks, across lines and along them, where these are numbers."""
+        if self.patch is not None:
+            steps = merged_stride(form, self.t.own), merged_stride(form, self.t.k)
+            found = [None if s is None else static(self.f.count(s)) for s in steps]
+            lines, across = self.patch
+            if not lines or found[0] is None or found[1] is None:
+                return None
+            return found[0] * lines, found[1] * across
         if self.t.layout != self.t.run or self.threads % self.per_line:
             return None
         stride = merged_stride(form, self.t.own if self.t.run == "k" else self.t.k)
         n = None if stride is None else static(self.f.count(stride))
-        return None if n is None else n * (self.threads // self.per_line)
+        return None if n is None else (n * (self.threads // self.per_line), 0)
 
     # -- the copies
 
@@ -181,9 +214,12 @@ class Stager:
         _, k = self._indices(line, first, k0)
         self.start = code.let(f"{self.t.name}_start", add(elem(self.rows, 0), self._along(k, self.rows.type)))
 
-    def issue_share(self, code: Code, slot: X, k0: X, more: X, share: X, shares: int) -> None:
-        """One of `shares` equal parts of the asynchronous copies; zeros arrive where `more` is false."""
-        each = -(-self.rounds // shares)
+    def issue_share(self, code: Code, slot: X, k0: X, more: X, share: X, shares: int, least: int = 1) -> None:
+        """One of `shares` equal parts of the asynchronous copies, each of at least `least` while there are any.
+
+        Zeros arrive where `more` is false.
+        """
+        each = max(-(-self.rounds // shares), min(least, self.rounds))
         with code.loop("i", each, unroll=0) as (outer, r):
             i = add(mul(share, each), r)
             with outer.when(None if each * shares == self.rounds else lt(i, self.rounds)) as c:
@@ -206,14 +242,17 @@ class Stager:
         own, k = self._indices(line, first, k0)
         with code.when(guard) as c:
             if self.apart is not None:
-                start = add(self.start, convert(mul(i, self.apart), self.start.type))
+                r, q = self._round(i)
+                beyond = add(mul(r, self.apart[0]), mul(q, self.apart[1]))
+                start = add(self.start, convert(beyond, self.start.type))
             else:
                 start = add(elem(self.rows, i), self._along(k, self.rows.type))
             inside = both(
                 None if self.own_fits else lt(own, self.own_total), None if self.k_fits else lt(k, self.k_total)
             )
-            dst = shared_at(self.buffer, slot, line, first)
-            c.emit(AsyncCopy(dst, self.f.at(node.slot, start), 16, both(more, inside)))
+            dst = shared_at(self.buffer, slot, *((line, first) if self.patch is None else (first, line)))
+            bytes = self.chunk * DTYPES[self.t.dtype].bytes
+            c.emit(AsyncCopy(dst, self.f.at(node.slot, start), bytes, both(more, inside)))
 
     def _start(self, line: X, first: X, k0: X) -> tuple[X, X]:
         """Linear (own, k) of the chunk, moved inside the operand where it lies outside."""
@@ -417,6 +456,16 @@ class Stager:
             return
         for e in range(self.chunk):
             c.store(shared_at(self.buffer, slot, add(first, e), line), elem(packed, e))
+
+
+def _patch(tile: Tile, threads: int) -> tuple[int, int]:
+    """Lines and elements along them that single copies of a block take a round; no lines where that does not divide."""
+    lines = threads // SINGLY
+    while lines > 1 and (tile.rows % lines or threads % (SINGLY * lines) or tile.depth % (threads // lines)):
+        lines //= 2
+    if threads % SINGLY or tile.rows % lines or threads % lines or tile.depth % (threads // lines):
+        return 0, min(SINGLY, tile.depth)
+    return lines, threads // lines
 
 
 def no_scalars(code: Code, row: X) -> Known:

@@ -3,7 +3,11 @@
 A block of TM x TN threads makes TM*FM x TN*FN results; a thread holds FM x FN of them a sum.  A side whose operands run
 along the sum is staged as it lies, [row][k], and four elements of the sum are read at a time; its thread holds every
 TM-th (TN-th) row, so that neighbours read neighbouring rows.  The other sides are staged [k][row], and a thread holds
-groups of up to four neighbours.  Either way fragments are vectors of 16 bytes and no bank is asked twice.
+groups of four neighbours, and of two and one where their number leaves a rest.  No bank is asked twice either way.
+
+With `turn` operands that run along the sum are copied element by element, so that they are staged [k][row] too.  A step
+is one element of the sum then, and the factors of neighbouring results lie in both banks of the register file: where
+four elements of the sum are read at a time, both factors of a product come out of one bank.
 
 With `reg` fragments are read one step ahead of their products, also across stages.  With `coop/rP` the block has P such
 groups of threads, each of which sums a P-th of every stage; their sums are added in order at the end.  Several blocks
@@ -15,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from emmy.codegen.expr import TID, Code, add, call, compare, div, elem, f32, i32, lt, mod, mul, shared_at
+from emmy.codegen.expr import TID, Code, add, call, compare, div, elem, f32, i32, lt, mod, mul, shared_at, sub
 from emmy.codegen.families.contraction import Contraction
 from emmy.codegen.families.frame import Frame
 from emmy.codegen.families.parts import Parts
@@ -30,6 +34,7 @@ from emmy.ir.views.contraction_view import ContractionView, contraction_view
 from emmy.ir.views.product import Part
 
 QUAD = 4  # elements of the sum that a vector of 16 bytes holds
+BUNCH = 8  # copies of an operand in a step: before each bunch of them the assembler spends three empty reads
 ROLLED = 1024  # products of a thread from which a stage is not unrolled as a whole
 
 
@@ -45,6 +50,7 @@ class TileConfig:
     group: int
     parts: int
     ahead: bool
+    turn: bool
     blocks: Parts
 
     @staticmethod
@@ -55,7 +61,7 @@ class TileConfig:
         stage = row.stage
         return TileConfig(
             (tm, tn), (fm, fn), row.tile.k, stage.depth, stage.where == "smem-async", row.raster.group, parts,
-            stage.registers, Parts.of(row.reduce),
+            stage.registers, stage.turn, Parts.of(row.reduce),
         )  # fmt: skip
 
     @property
@@ -73,21 +79,17 @@ class TileConfig:
     def shifts(self, view: ContractionView) -> bool:
         """True when a thread's registers hold, beside accumulators and fragments, its share of a stage twice."""
         (fm, fn), pa, pb = self.fragments, len(view.parts_a), len(view.parts_b)
-        used = 40 + len(view.sums) * fm * fn + QUAD * (2 if self.ahead else 1) * (pa * fm + pb * fn)
+        quad = 1 if self.turn else QUAD
+        used = 40 + len(view.sums) * fm * fn + quad * (2 if self.ahead else 1) * (pa * fm + pb * fn)
         stage = 4 * self.block_k * (pa * self.block_m + pb * self.block_n)
         return used + 2 * (stage // (4 * self.threads)) <= 255
-
-
-def group_of(fragment: int) -> int:
-    """Neighbours that a thread holds together: 4, 2 or 1."""
-    return 4 if fragment % 4 == 0 else 2 if fragment % 2 == 0 else 1
 
 
 def tiles(view: ContractionView, c: TileConfig) -> list[Tile]:
     """The staged tile of every part, left parts first."""
     found = []
     for side, parts, own in ((0, view.parts_a, view.m), (1, view.parts_b, view.n)):
-        lying = along_sum(parts, view.body, own, view.k)
+        lying = along_sum(parts, view.body, own, view.k) and not c.turn
         found += [_tile(view, c, f"{'ab'[side]}{k}", p, own, side, lying) for k, p in enumerate(parts)]
     return found
 
@@ -98,9 +100,9 @@ def _tile(
     threads, rows = c.threads_mn[side], c.threads_mn[side] * c.fragments[side]
     run = run_side(part, view.body, own, view.k)
     plain = async_copy(part, view.body, own, view.k, "f32")
-    copies = c.copies and plain and (lying or (run == "own" and rows % QUAD == 0))
+    copies = c.copies and plain and (lying or (c.turn if run == "k" else rows % QUAD == 0))
     turned = run == "k" and not lying
-    layout = _lying(c.block_k, threads) if lying else Layout(4 if turned and rows % QUAD == 0 else 0)
+    layout = _lying(c.block_k, threads) if lying else _turned(rows, copies) if turned else Layout()
     return Tile(
         name, part, own, view.k, rows, c.block_k, "f32", run, "k" if lying else "own", "async" if copies else "sync",
         c.stages, layout, shifts=c.shifts(view),
@@ -117,6 +119,24 @@ def _lying(depth: int, threads: int) -> Layout:
     return Layout(0, ways, layout.shift) if ways > 1 else Layout()
 
 
+def _turned(rows: int, copies: bool) -> Layout:
+    """The layout of [k][row] for an operand that runs along k.
+
+    A copy of single elements writes eight neighbours in k of four rows: an odd number of vectors a line keeps their
+    banks apart.
+    """
+    return Layout(4 if rows % (2 * QUAD if copies else QUAD) == 0 else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """`groups` groups of `width` neighbours, of which a thread's first is the `first` of all that it holds."""
+
+    first: int
+    groups: int
+    width: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Edge:
     """One side of a thread's results: `threads` of the group along it, `count` held; `lying` is staged [row][k]."""
@@ -127,18 +147,29 @@ class _Edge:
     place: X
 
     @property
-    def width(self) -> int:
-        """Neighbours that a thread holds together."""
-        return 1 if self.lying else group_of(self.count)
+    def runs(self) -> tuple[_Run, ...]:
+        """What a thread holds in the widest vectors that there are: seven neighbours are four, two and one."""
+        found, first = [], 0
+        for width in (1,) if self.lying else (4, 2, 1):
+            groups = (self.count - first) // width
+            if groups and self.threads * self.count % width == 0:
+                found.append(_Run(first, groups, width))
+                first += groups * width
+        return tuple(found)
 
-    def row(self, i: X) -> X:
-        """Of the block's rows the one that a thread holds as its i-th."""
-        w = self.width
-        return add(mul(div(i, w), self.threads * w), mul(self.place, w), mod(i, w))
+    @property
+    def pitch(self) -> int:
+        """Registers of one element of the sum: vectors begin at multiples of their width."""
+        width = self.runs[0].width
+        return -(-self.count // width) * width
+
+    def row(self, run: _Run, g: X) -> X:
+        """Of the block's rows the first of a group."""
+        return add(mul(add(mul(g, self.threads), self.place), run.width), run.first * self.threads)
 
     def held(self, i: X, kk: X, quad: int) -> X:
         """Where in a half of the registers the fragment of row i and element kk of a step is."""
-        return add(mul(i, quad), kk) if self.lying else add(mul(kk, self.count), i)
+        return add(mul(i, quad), kk) if self.lying else add(mul(kk, self.pitch), i)
 
 
 def lower_tile(body: Body, row: Row, scalars: Scalars, name: str, comment: str) -> Kernel:
@@ -169,10 +200,10 @@ class _Tiled:
         count = self.m.count * self.n.count
         self.acc = [code.declare(f"acc{k}", "f32", f32(0.0), count) for k in range(len(self.v.sums))]
         halves = 2 if c.ahead else 1
-        self.left = [code.declare("frag_a", "f32", count=halves * self.quad * self.m.count) for _ in self.x.left]
-        self.right = [code.declare("frag_b", "f32", count=halves * self.quad * self.n.count) for _ in self.x.right]
+        self.left = [code.declare("frag_a", "f32", count=halves * self.quad * self.m.pitch) for _ in self.x.left]
+        self.right = [code.declare("frag_b", "f32", count=halves * self.quad * self.n.pitch) for _ in self.x.right]
         if c.ahead:
-            self.x.run_chained(code, self.steps, self._read, self._multiply, gather=False, again=True)
+            self.x.run_chained(code, self.steps, self._read, self._multiply, gather=False, again=True, least=BUNCH)
         else:
             self.x.run(code, self._products)
         shared = [*self.x.buffers]
@@ -216,7 +247,8 @@ class _Tiled:
 
     def _products(self, code: Code, slot: X) -> None:
         each = self.quad * self.m.count * self.n.count
-        unroll = 0 if self.steps * each <= ROLLED else max(1, ROLLED // each)
+        most = max(1, ROLLED // each)
+        unroll = 0 if self.steps <= most else max(u for u in range(1, most + 1) if self.steps % u == 0)
         with code.loop("s", self.steps, unroll=unroll) as (c, step):
             self._read(c, slot, step, i32(0))
             self._multiply(c, i32(0))
@@ -228,7 +260,7 @@ class _Tiled:
         """
         k0 = mul(add(mul(step, self.c.parts), self.part), self.quad)
         for edge, parts, arrays in ((self.m, self.x.left, self.left), (self.n, self.x.right, self.right)):
-            at = mul(half, self.quad * edge.count)
+            at = mul(half, self.quad * edge.pitch)
             for t, array in zip(parts, arrays, strict=True):
                 if edge.lying:
                     self._read_lying(code, edge, t, array, at, slot, k0)
@@ -236,33 +268,54 @@ class _Tiled:
                     self._read_turned(code, edge, t, array, at, slot, k0)
 
     def _read_lying(self, code: Code, edge: _Edge, t: Tile, array: Var, at: X, slot: X, k0: X) -> None:
+        (run,) = edge.runs
         with code.loop("i", edge.count, unroll=0) as (c, i):
-            place = shared_at(t.buffer, slot, edge.row(i), k0)
+            place = shared_at(t.buffer, slot, edge.row(run, i), k0)
             c.emit(LoadVector(array.name, add(at, mul(i, QUAD)), QUAD, place))
 
     def _read_turned(self, code: Code, edge: _Edge, t: Tile, array: Var, at: X, slot: X, k0: X) -> None:
-        width = edge.width
-        with code.loop("kk", self.quad, unroll=0) as (ck, kk), ck.loop("g", edge.count // width, unroll=0) as (c, g):
-            source = shared_at(t.buffer, slot, add(k0, kk), edge.row(mul(g, width)))
-            target = add(at, mul(kk, edge.count), mul(g, width))
-            if width > 1:
-                c.emit(LoadVector(array.name, target, width, source))
-            else:
-                c.assign(elem(array, target), c.load("x", "f32", source))
+        with code.loop("kk", self.quad, unroll=0) as (ck, kk):
+            for run in edge.runs:
+                with ck.loop("g", run.groups, unroll=0) as (c, g):
+                    source = shared_at(t.buffer, slot, add(k0, kk), edge.row(run, g))
+                    target = add(at, mul(kk, edge.pitch), mul(g, run.width), run.first)
+                    if run.width > 1:
+                        c.emit(LoadVector(array.name, target, run.width, source))
+                    else:
+                        c.assign(elem(array, target), c.load("x", "f32", source))
 
     def _multiply(self, code: Code, half: X) -> None:
+        """One step of the sums: along the shorter side and back, so that each product shares a factor with the next.
+
+        The register file reads a shared factor once.  What is left is two reads a product, as many as its two banks
+        serve.
+        """
+        rows, columns = self.m.count, self.n.count
+        along = rows < columns
+        lines, length = (columns, rows) if along else (rows, columns)
+
+        def product(c: Code, kk: X, line: X, place: X) -> None:
+            self._product(c, half, kk, *((place, line) if along else (line, place)))
+
+        with code.loop("kk", self.quad, unroll=0) as (ck, kk):
+            with ck.loop("i", lines // 2, unroll=0) as (ci, i):
+                there = mul(i, 2)
+                with ci.loop("j", length, unroll=0) as (c, j):
+                    product(c, kk, there, j)
+                with ci.loop("j", length, unroll=0) as (c, j):
+                    product(c, kk, add(there, 1), sub(length - 1, j))
+            if lines % 2:
+                with ck.loop("j", length, unroll=0) as (c, j):
+                    product(c, kk, i32(lines - 1), j)
+
+    def _product(self, code: Code, half: X, kk: X, i: X, j: X) -> None:
         m, n, q = self.m, self.n, self.quad
-        a0, b0 = mul(half, q * m.count), mul(half, q * n.count)
-        with (
-            code.loop("kk", q, unroll=0) as (ck, kk),
-            ck.loop("i", m.count, unroll=0) as (ci, i),
-            ci.loop("j", n.count, unroll=0) as (c, j),
-        ):
-            for total, acc in zip(self.v.sums, self.acc, strict=True):
-                at = elem(acc, add(mul(i, n.count), j))
-                a = elem(self.left[total.a], add(a0, m.held(i, kk, q)))
-                b = elem(self.right[total.b], add(b0, n.held(j, kk, q)))
-                c.assign(at, call("fma", a, b, at, type="f32"))
+        a0, b0 = mul(half, q * m.pitch), mul(half, q * n.pitch)
+        for total, acc in zip(self.v.sums, self.acc, strict=True):
+            at = elem(acc, add(mul(i, n.count), j))
+            a = elem(self.left[total.a], add(a0, m.held(i, kk, q)))
+            b = elem(self.right[total.b], add(b0, n.held(j, kk, q)))
+            code.assign(at, call("fma", a, b, at, type="f32"))
 
     # -- results
 
@@ -289,15 +342,26 @@ class _Tiled:
         return buffer
 
     def _store(self, code: Code) -> None:
+        for rows in self.m.runs:
+            for columns in self.n.runs:
+                self._store_runs(code, rows, columns)
+
+    def _store_runs(self, code: Code, rows: _Run, columns: _Run) -> None:
         m, n = self.m, self.n
-        b, epilogue = self.x.blocks, self.x.epilogue(n.width)
-        with code.loop("i", m.count, unroll=0) as (ci, i), ci.loop("g", n.count // n.width, unroll=0) as (c, g):
-            row, column = m.row(i), n.row(mul(g, n.width))
+        b, epilogue = self.x.blocks, self.x.epilogue(columns.width)
+        with (
+            code.loop("i", rows.groups * rows.width, unroll=0) as (ci, i),
+            ci.loop("g", columns.groups, unroll=0) as (c, g),
+        ):
+            row = add(m.row(rows, div(i, rows.width)), mod(i, rows.width))
+            column = n.row(columns, g)
             at_m, at_n = c.let("m", add(b.m0, row)), c.let("n", add(b.n0, column))
-            at = add(mul(i, n.count), mul(g, n.width))
+            at = add(mul(add(i, rows.first), n.count), mul(g, columns.width), columns.first)
             sums = zip(self.v.sums, self.acc, strict=True)
-            held: dict[Expr, Sequence[X]] = {s.node: [elem(acc, add(at, e)) for e in range(n.width)] for s, acc in sums}
+            held: dict[Expr, Sequence[X]] = {
+                s.node: [elem(acc, add(at, e)) for e in range(columns.width)] for s, acc in sums
+            }
             epilogue.store(c, at_m, at_n, held, self.x.known(row, column))
 
 
-__all__ = ["TileConfig", "group_of", "lower_tile", "tiles"]
+__all__ = ["TileConfig", "lower_tile", "tiles"]

@@ -48,6 +48,11 @@ def tile_facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | 
     facts["tile-step"] = [(body.hash, _step(body))]
     facts["tile-fixed"] = _fixed(view, sizes)
     facts["tile-copies"] = [(body.hash,)] if copies else []
+    turns = any(
+        async_copy(p, body, own, view.k, "f32") and run_side(p, body, own, view.k) == "k"
+        for parts, own in sides for p in parts
+    )  # fmt: skip
+    facts["tile-turns"] = [(body.hash,)] if turns else []
     return facts
 
 
@@ -121,12 +126,17 @@ def rasters(found: Rows) -> dict[Any, list[Raster]]:
 def tile_rows(found: Rows, options: Rows, bands: Rows) -> Iterator[tuple[str, Row]]:
     stages: dict[Any, list[Stage]] = {}
     for *_, depth, way, ahead, cls in options:
-        stages.setdefault(cls, []).append(Stage(depth, WAYS[way], registers=bool(ahead)))
+        stages.setdefault(cls, []).append(tile_stage(depth, way, ahead))
     orders = rasters(bands)
     for body, tm, tn, fm, fn, bk, groups, parts, atomic, ring, raster, _ in found:
         reduce = Reduce(True, groups) if groups > 1 else _reduce(parts, atomic)
         for stage, order in product(stages.get(ring, ()), orders.get(raster, ())):
             yield body, Row(Work("t", (tm, tn)), Tile(fragment=(fm, fn), k=bk), reduce, stage, order)
+
+
+def tile_stage(depth: int, way: int, ahead: int) -> Stage:
+    """How operands reach shared memory: of the tile family's ways the third one turns what it copies."""
+    return Stage(depth, WAYS[min(way, 1)], registers=bool(ahead), turn=way == 2)
 
 
 def mma_rows(found: Rows, options: Rows, bands: Rows) -> Iterator[tuple[str, Row]]:
@@ -144,10 +154,13 @@ def tile_config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) 
     pa, pb, sums = len(view.parts_a), len(view.parts_b), len(view.sums)
     sets = pa * fm + pb * fn
     if row.stage.registers:
-        sets *= 2 * _step(body)
+        sets *= 2 * (1 if row.stage.turn else _step(body))
     registers = 40 + sums * fm * fn + sets
     tile = tm * fm, tn * fn, row.tile.k
     config = config_of("tile", body, view, row, sizes, tile, "f32", registers, (fm, fn), 4)
+    if row.stage.turn:
+        # each copy brings one element, and goes past the registers all the same
+        config = replace(config, vector=4, direct=True)
     if not row.reduce.coop:
         return config
     parts = row.reduce.accumulators
