@@ -189,7 +189,8 @@ class Space:
         )
         drawn = math.ceil(self.mix.uniform * scale)
         if self.mix.uniform >= 5:  # the share of rows drawn uniformly must hold for all that is measured
-            owed = UNIFORM_SHARE * (self.tried + len(self.pending) + room) - len(self.uniform)
+            seen, missing = self.tried + len(self.pending), UNIFORM - len(self.uniform)
+            owed = max(UNIFORM_SHARE * (seen + room) - len(self.uniform), missing - (self.mix.most - seen - room))
             drawn = max(math.ceil(owed), drawn if len(self.uniform) < UNIFORM else 0)
         take(self.random.sample(rest, len(rest)), drawn, "uniform")
         self.uniform.update(k for k, why in chosen.items() if why == "uniform")

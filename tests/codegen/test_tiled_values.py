@@ -22,6 +22,7 @@ from emmy.ir.normal import normalize
 from emmy.ir.schedule import Row
 from emmy.ir.target import target
 from emmy.ir.views.attention_view import attention_view
+from emmy.ir.views.chunks import CHUNK
 from tests import bodies as B
 from tests import host_cuda
 from tests.codegen import check
@@ -98,6 +99,25 @@ def tile(body: Body, row: str) -> Kernel:
 
 def attention(body: Body, row: str) -> Kernel:
     return lower_attention(body, Row.parse(row), Scalars(body), "k_attention", row)
+
+
+LONG_ROWS = (
+    "WORK=t8x8,TILE=f2x4/k16,REDUCE=,STAGE=d2/smem,RASTER=",
+    "WORK=t8x8,TILE=f2x4/k16,REDUCE=,STAGE=d3/smem-async/turn/reg,RASTER=",
+    "WORK=t8x4,TILE=f2x7/k32,REDUCE=coop/r4,STAGE=d2/smem-async/reg,RASTER=",
+)
+
+
+@host
+@pytest.mark.parametrize("length", [4096, 4099, 515])
+@pytest.mark.parametrize("row", LONG_ROWS)
+def test_sums_of_f32_lose_no_more_than_a_chunk(row: str, length: int) -> None:
+    """Beside 2^24 a sum in one register would lose every 1 that follows, a sum of chunks those of the first chunk."""
+    body = B.linear(9, 11, length, "f32")
+    given = [np.ones((int(t.shape[0].value), length), np.float32) for t in body.slots]
+    given[0][:, 0] = 2.0**24
+    lost = check.error(body, tile(body, row), {}, given) * 2.0**-20 * 2 * 2.0**24
+    assert lost <= CHUNK
 
 
 @host

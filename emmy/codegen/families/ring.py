@@ -33,6 +33,8 @@ Use = Callable[[Code, X, X], None]
 # (code, slot, step, half): read the fragments of a step into one half of the registers
 Read = Callable[[Code, X, X, X], None]
 Multiply = Callable[[Code, X], None]
+# (code, t): what is done when all products of tile t are
+After = Callable[[Code, X], None]
 
 
 def fetch(code: Code, stagers: Sequence[Stager], slot: X, k0: X) -> None:
@@ -46,12 +48,13 @@ def fetch(code: Code, stagers: Sequence[Stager], slot: X, k0: X) -> None:
 def ring(
     code: Code, stagers: Sequence[Stager], stages: int, count: X, depth: int, use: Use,
     warm: Callable[[Code], None] | None = None, copies: bool | None = None, start: X = ZERO,
+    after: After | None = None,
 ) -> None:  # fmt: skip
     """`use(code, t, slot)` for every tile t < count, each of `depth` elements of the advancing index from `start` on.
 
     The barrier after the wait does two things: it shows tile t to all warps, and it says that all have left the buffer
     of tile t - 1, which the copies issued next refill.  `warm` runs once, when the first tile has arrived.  `copies`
-    tells of asynchronous copies issued before; by default the stagers' own.
+    tells of asynchronous copies issued before; by default the stagers' own.  `after(code, t)` follows tile t's use.
     """
     if copies is None:
         copies = any(s.t.transport == "async" for s in stagers)
@@ -78,6 +81,8 @@ def ring(
             with loop.when(more) as finish:
                 for s in stagers:
                     s.finish(finish, fill, coming)
+        if after is not None:
+            after(loop, t)
         loop.assign(slot, select(compare("==", slot, stages - 1), i32(0), add(slot, 1)))
 
 
@@ -98,7 +103,7 @@ def _coming(loop: Code, slot: X, t: X, stages: int, count: X, depth: int, start:
 
 def chained_ring(
     code: Code, stagers: Sequence[Stager], stages: int, count: X, depth: int, steps: int, read: Read,
-    multiply: Multiply, again: bool = False, start: X = ZERO, least: int = 1,
+    multiply: Multiply, again: bool = False, start: X = ZERO, least: int = 1, after: After | None = None,
 ) -> None:  # fmt: skip
     """Every tile in `steps` (an even number) steps: `read` of step s + 1 goes before `multiply` of step s.
 
@@ -106,7 +111,7 @@ def chained_ring(
     and says that all have read tile t, whose buffer the copies of the next round refill.  Asynchronous copies are
     spread over the other steps, and past the last tile they bring zeros: no branch parts the products.  What is read
     behind the last tile is never used; with `again` it is that tile once more, not a slot that may be empty.
-    A step has at least `least` copies while there are any.
+    A step has at least `least` copies while there are any.  `after(code, t)` follows the products of tile t.
     """
     _even(steps)
     copying = [s for s in stagers if s.t.transport == "async"]
@@ -148,6 +153,8 @@ def chained_ring(
         loop.barrier()
         read(loop, following, i32(0), i32(0))
         multiply(loop, i32(1))
+        if after is not None:
+            after(loop, t)
         loop.assign(slot, following)
     _settle(code, stagers)
 

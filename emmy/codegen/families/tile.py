@@ -9,6 +9,8 @@ With `turn` operands that run along the sum are copied element by element, so th
 is one element of the sum then, and the factors of neighbouring results lie in both banks of the register file: where
 four elements of the sum are read at a time, both factors of a product come out of one bank.
 
+Results of f32 are sums of sums: after every 512 elements a thread's sums are added to its totals in shared memory.
+
 With `reg` fragments are read one step ahead of their products, also across stages.  With `coop/rP` the block has P such
 groups of threads, each of which sums a P-th of every stage; their sums are added in order at the end.  Several blocks
 may share a sum (see `parts`).
@@ -16,7 +18,7 @@ may share a sum (see `parts`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from emmy.codegen.expr import TID, Code, add, call, compare, div, elem, f32, i32, lt, mod, mul, shared_at, sub
@@ -26,10 +28,11 @@ from emmy.codegen.families.parts import Parts
 from emmy.codegen.families.tiles import Tile, swizzled
 from emmy.codegen.scalar import Scalars
 from emmy.errors import LoweringError
-from emmy.ir.kernel import Buffer, Kernel, Layout, LoadVector, Var, X
+from emmy.ir.kernel import Buffer, Elem, Kernel, Layout, LoadVector, Place, Var, X
 from emmy.ir.loop import Ax, Body, Expr
 from emmy.ir.schedule import Row
 from emmy.ir.views.access import along_sum, async_copy, run_side
+from emmy.ir.views.chunks import CHUNK, sums_in_chunks
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
 from emmy.ir.views.product import Part
 
@@ -202,13 +205,23 @@ class _Tiled:
         halves = 2 if c.ahead else 1
         self.left = [code.declare("frag_a", "f32", count=halves * self.quad * self.m.pitch) for _ in self.x.left]
         self.right = [code.declare("frag_b", "f32", count=halves * self.quad * self.n.pitch) for _ in self.x.right]
+        chunked = sums_in_chunks(self.v, c.parts * c.blocks.count)
+        kept = c.parts if chunked else c.parts - 1
+        self.totals = self._totals(kept) if kept else None
+        after = self._bank if chunked else None
+        if chunked:
+            self._each_total(code, lambda inner, total, _: inner.store(total, f32(0.0)))
         if c.ahead:
-            self.x.run_chained(code, self.steps, self._read, self._multiply, gather=False, again=True, least=BUNCH)
+            self.x.run_chained(
+                code, self.steps, self._read, self._multiply, gather=False, again=True, least=BUNCH, after=after
+            )
         else:
-            self.x.run(code, self._products)
-        shared = [*self.x.buffers]
+            self.x.run(code, self._products, after)
+        shared = [*self.x.buffers, *([self.totals] if self.totals is not None else [])]
+        if chunked:
+            self._each_total(code, self._add_total)
         if c.parts > 1:
-            shared.append(self._combine(code))
+            self._combine(code, kept)
         with (
             code.when(compare("==", self.part, 0) if c.parts > 1 else None) as first,
             self.x.finished(first, self.acc, count) as last,
@@ -319,17 +332,45 @@ class _Tiled:
 
     # -- results
 
-    def _combine(self, code: Code) -> Buffer:
-        """Adds the sums of the other groups to those of the first, in order."""
-        (tm, tn), parts, count = self.c.threads_mn, self.c.parts, self.m.count * self.n.count
-        name = self.f.scalars.names.fresh("partial")
-        buffer = Buffer(name, "f32", ((parts - 1) * len(self.acc), count, tm * tn))
+    def _totals(self, groups: int) -> Buffer:
+        """Of the last `groups` groups of threads: neighbours of a thread's own sum are other threads' of the same."""
+        (tm, tn), count = self.c.threads_mn, self.m.count * self.n.count
+        name = self.f.scalars.names.fresh("total")
+        return Buffer(name, "f32", (groups, len(self.v.sums), count, tm * tn))
+
+    def _each_total(self, code: Code, use: Callable[[Code, Place, Elem], None]) -> None:
+        """`use(code, total, sum)` for all sums of a thread."""
+        (tm, tn), count, totals = self.c.threads_mn, self.m.count * self.n.count, self.totals
+        assert totals is not None
+        own = mod(TID, tm * tn) if self.c.parts > 1 else TID
+        with code.loop("e", count, unroll=0) as (c, e):
+            for k, acc in enumerate(self.acc):
+                use(c, shared_at(totals, self.part, k, e, own), elem(acc, e))
+
+    def _add_total(self, code: Code, total: Place, sum: Elem) -> None:
+        code.assign(sum, add(sum, code.load("x", "f32", total)))
+
+    def _bank(self, code: Code, t: X) -> None:
+        """After so many tiles that a thread has summed a chunk: its sums go to the totals and begin anew."""
+        tiles = max(1, CHUNK * self.c.parts // self.c.block_k)
+
+        def bank(inner: Code, total: Place, sum: Elem) -> None:
+            inner.store(total, add(inner.load("x", "f32", total), sum))
+            inner.assign(sum, f32(0.0))
+
+        with code.when(compare("==", mod(add(t, 1), tiles), 0)) as full:
+            self._each_total(full, bank)
+
+    def _combine(self, code: Code, kept: int) -> None:
+        """Adds the sums of the other groups to those of the first, in order; of `kept` groups totals have room."""
+        totals, (tm, tn), parts = self.totals, self.c.threads_mn, self.c.parts
+        assert totals is not None
+        count, before = self.m.count * self.n.count, parts - kept  # groups without a place
         own = code.let("own", mod(TID, tm * tn))
         with code.when(lt(0, self.part)) as others:
             for k, acc in enumerate(self.acc):
                 with others.loop("e", count, unroll=0) as (c, e):
-                    first = mul(add(self.part, -1), len(self.acc))
-                    c.store(shared_at(buffer, add(first, k), e, own), elem(acc, e))
+                    c.store(shared_at(totals, sub(self.part, before), k, e, own), elem(acc, e))
         code.barrier()
         with (
             code.when(compare("==", self.part, 0)) as first_group,
@@ -337,9 +378,8 @@ class _Tiled:
             outer.loop("e", count, unroll=0) as (c, e),
         ):
             for k, acc in enumerate(self.acc):
-                other = c.load("x", "f32", shared_at(buffer, add(mul(p, len(self.acc)), k), e, own))
+                other = c.load("x", "f32", shared_at(totals, add(p, 1 - before), k, e, own))
                 c.assign(elem(acc, e), add(elem(acc, e), other))
-        return buffer
 
     def _store(self, code: Code) -> None:
         for rows in self.m.runs:

@@ -16,9 +16,11 @@ from emmy.ir.schedule import Raster, Reduce, Row, Stage, Tile, Work
 from emmy.ir.target import Target
 from emmy.ir.views.access import along_sum, async_copy, gathered_load, run_side, size_of, whole_chunks
 from emmy.ir.views.box import Box, part_box
+from emmy.ir.views.chunks import precise, sums_in_chunks
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
 
 WAYS: Final = ("smem", "smem-async", "smem-tma")  # through registers, by asynchronous copies, by boxes of TMA
+ENDLESS: Final = 1 << 40  # elements of a sum whose length inputs say
 RING: Final = 16  # bytes of a slot's two barriers
 Facts = dict[str, list[tuple[object, ...]]]
 Rows = Iterable[tuple[Any, ...]]
@@ -46,6 +48,8 @@ def tile_facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | 
     )  # fmt: skip
     facts["tile-body"] = [(body.hash, *extents(view, sizes))]
     facts["tile-step"] = [(body.hash, _step(body))]
+    longest = size_of(view.k)
+    facts["tile-precise"] = [(body.hash, (ENDLESS if longest is None else longest) if precise(view) else 0)]
     facts["tile-fixed"] = _fixed(view, sizes)
     facts["tile-copies"] = [(body.hash,)] if copies else []
     turns = any(
@@ -161,13 +165,12 @@ def tile_config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) 
     if row.stage.turn:
         # each copy brings one element, and goes past the registers all the same
         config = replace(config, vector=4, direct=True)
-    if not row.reduce.coop:
+    parts = row.reduce.accumulators if row.reduce.coop else 1
+    totals = parts if sums_in_chunks(view, parts * max(1, row.reduce.parts)) else parts - 1
+    config = replace(config, smem=config.smem + 4 * totals * sums * tile[0] * tile[1])
+    if parts == 1:
         return config
-    parts = row.reduce.accumulators
-    return replace(
-        config, block_threads=parts * config.block_threads, reduce_threads=parts,
-        smem=config.smem + 4 * (parts - 1) * sums * tile[0] * tile[1],
-    )  # fmt: skip
+    return replace(config, block_threads=parts * config.block_threads, reduce_threads=parts)
 
 
 def mma_config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> KernelConfig:
