@@ -85,11 +85,17 @@ def sites(kernel: Kernel) -> Iterator[Site]:
     return inside(kernel.body, ())
 
 
-def following(kernel: Kernel, path: Path) -> S | None:
-    """The statement behind one, in the same body."""
+def siblings(kernel: Kernel, path: Path) -> tuple[S, ...]:
+    """The body that holds a statement."""
     body = kernel.body
     for i, k in zip(path[:-1:2], path[1::2], strict=True):
         body = bodies(body[i])[k]
+    return body
+
+
+def following(kernel: Kernel, path: Path) -> S | None:
+    """The statement behind one, in the same body."""
+    body = siblings(kernel, path)
     return body[path[-1] + 1] if path[-1] + 1 < len(body) else None
 
 

@@ -17,10 +17,10 @@ import numpy as np
 from emmy.codegen.simulate import Simulation
 from emmy.errors import LoweringError
 from emmy.ir.dtype import DTYPES
-from emmy.ir.kernel import Advance, Cursor, If, Kernel, RingArrive, RingWait, WarpSync, walk
+from emmy.ir.kernel import Advance, Cursor, If, Kernel, ProxyFence, RingArrive, RingWait, WarpSync, walk
 from emmy.ir.verify.kernel import verify
 from tests.simulate.cases import CARD, Case
-from tests.simulate.edits import Mutant, following, sites
+from tests.simulate.edits import Mutant, Path, following, sites
 from tests.simulate.equivalence import (
     never_used_again,
     overwritten,
@@ -165,8 +165,8 @@ def _equivalent(subject: Subject, m: Mutant) -> tuple[str, str]:
         return "static", "the cursor is not used behind it"
     if isinstance(at, If) and len(at.then) == 1 and not at.orelse:
         (at,) = at.then
-    if isinstance(at, WarpSync) and isinstance(after := following(subject.kernel, m.path), If):
-        at = after.then[0]  # the arrival before which lanes wait for each other's reads
+    if isinstance(at, WarpSync | ProxyFence) and (arrival := _arrival_behind(subject.kernel, m.path)):
+        at = arrival  # before which lanes wait for each other's reads
     if isinstance(at, RingArrive | RingWait) and _nobody_waits(subject, at):
         return "no wait", "the launch has no finding without the waits for that side of the ring"
     if m.operator == "stored twice" and overwritten(subject.kernel, m.path):
@@ -177,6 +177,16 @@ def _equivalent(subject: Subject, m: Mutant) -> tuple[str, str]:
         return "identical", "no bit of the results differs, and only registers do"
     stated = reason(m.operator, subject.kernel, m)
     return ("hand", stated) if stated else ("survived", "")
+
+
+def _arrival_behind(kernel: Kernel, path: Path) -> RingArrive | None:
+    """The arrival to which a warp sync or a proxy fence belongs."""
+    after = following(kernel, path)
+    while isinstance(after, WarpSync | ProxyFence):
+        path = (*path[:-1], path[-1] + 1)
+        after = following(kernel, path)
+    inside = after.then[0] if isinstance(after, If) else None
+    return inside if isinstance(inside, RingArrive) else None
 
 
 def _nobody_waits(subject: Subject, s: RingArrive | RingWait) -> bool:

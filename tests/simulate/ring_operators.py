@@ -20,6 +20,8 @@ from emmy.ir.kernel import (
     Declare,
     DependentWait,
     Elem,
+    For,
+    If,
     InitRings,
     Kernel,
     Lit,
@@ -31,12 +33,13 @@ from emmy.ir.kernel import (
     StMatrix,
     TmaLoad,
     TmaStore,
+    WarpSync,
     Wgmma,
     WgmmaCommit,
     WgmmaFence,
     WgmmaWait,
 )
-from tests.simulate.edits import Mutant, plus, sites, with_index
+from tests.simulate.edits import Mutant, Site, executed, plus, replaced, siblings, sites, trap, with_index
 from tests.simulate.operators import Operator, anywhere, dropping
 
 
@@ -82,6 +85,54 @@ def arrived_twice(kernel: Kernel) -> Iterator[Mutant]:
         t = s.statement
         if isinstance(t, RingArrive):
             yield anywhere("arrived twice", kernel, s, t, replace(t, bytes=0))
+
+
+def _releases(kernel: Kernel) -> Iterator[tuple[Site, int, int]]:
+    """Branches in which some lanes release a slot, and in their body where what belongs to that begins and ends."""
+    for s in sites(kernel):
+        t = s.statement
+        if isinstance(t, If) and any(isinstance(i, RingArrive) and i.side == "empty" for i in t.then):
+            body, at = siblings(kernel, s.path), s.path[-1]
+            first = at
+            while first and isinstance(body[first - 1], ProxyFence | WarpSync):
+                first -= 1
+            yield s, first, at
+
+
+def fence_behind_release(kernel: Kernel) -> Iterator[Mutant]:
+    """The proxy fence behind the arrival that it has to come before."""
+    for s, first, at in _releases(kernel):
+        body = siblings(kernel, s.path)
+        for k in range(first, at):
+            if isinstance(body[k], ProxyFence):
+                fence = Site((*s.path[:-1], k), body[k])
+                less = replaced(kernel, fence)
+                late = replaced(less, Site((*s.path[:-1], at - 1), s.statement), s.statement, body[k])
+                made = anywhere("proxy fence behind the release", kernel, fence)
+                yield replace(made, kernel=late)
+
+
+def released_early(kernel: Kernel) -> Iterator[Mutant]:
+    """A slot is released, fence and all, one statement earlier."""
+    for s, first, at in _releases(kernel):
+        if not first:
+            continue
+        body, here = siblings(kernel, s.path), s.path[:-1]
+        early = kernel
+        for k in range(first, at + 1):
+            early = replaced(early, Site((*here, first), body[k]))
+        before = Site((*here, first - 1), body[first - 1])
+        early = replaced(early, before, *body[first : at + 1], before.statement)
+        made = anywhere("slot released early", kernel, s)
+        yield replace(made, kernel=early, witness=_run(kernel, before))
+
+
+def _run(kernel: Kernel, site: Site) -> Kernel:
+    """Sprung where a statement does something: a loop may have no turn."""
+    loop = site.statement
+    if not isinstance(loop, For):
+        return executed(kernel, site)
+    return replaced(kernel, site, replace(loop, body=(trap(kernel), *loop.body)))
 
 
 def _announced(name: str, by: int) -> Operator:
@@ -268,6 +319,7 @@ RING_OPERATORS: Final[dict[str, Operator]] = {
     "arrival count + 1": _arrivals("arrival count + 1", 1),
     "arrival count - 1": _arrivals("arrival count - 1", -1),
     "arrived twice": arrived_twice,
+    "slot released early": released_early,
     "parity two phases ahead": two_phases_ahead,
     "advanced twice": advanced_twice,
     "advance dropped": dropping("advance dropped", Advance),
@@ -279,6 +331,7 @@ RING_OPERATORS: Final[dict[str, Operator]] = {
     "tensor map stride": map_stride,
     "tensor map swizzle": map_swizzle,
     "proxy fence dropped": dropping("proxy fence dropped", ProxyFence),
+    "proxy fence behind the release": fence_behind_release,
     "wgmma fence dropped": dropping("wgmma fence dropped", WgmmaFence),
     "wgmma commit dropped": dropping("wgmma commit dropped", WgmmaCommit),
     "wgmma wait dropped": dropping("wgmma wait dropped", WgmmaWait),

@@ -6,6 +6,10 @@ ordered before what warp w does next.  A warp's own column says up to which of i
 it moves at barriers and `WarpSync` only, so lanes of one warp race as warps do.  What only some lanes of a warp have
 waited for is theirs alone (`extra`) until the warp's next barrier.  An access carries its agent's epoch.
 
+The asynchronous proxy (TMA, wgmma) needs more than order.  `fenced` is like `seen` for it, with two planes: WRITES that
+a proxy fence of the writer covers, and READS that are done when TMA overwrites what was read, because a proxy fence of
+the reader or a barrier of the block covers them.
+
 Blocks that no barrier joins are ordered by atomics alone: `far` has a column a warp of the grid and three rows a warp:
 what it KNOWS of other blocks, what an atomic told it that a device fence has yet to admit (PENDING), and what device
 fences have made VISIBLE of what it knows and did, which its next atomic tells.
@@ -21,6 +25,7 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int32]
 Positions = npt.NDArray[np.int64]
+WRITES, READS = 0, 1  # planes of `fenced`
 KNOWN, PENDING, VISIBLE, SHARED = 0, 1, 2, 3  # planes of `far`; SHARED: what all lanes of the warp know
 
 
@@ -46,23 +51,24 @@ class Clocks:
     def __init__(self, domains: int, warps: int, agents: int, grid_warps: int = 0) -> None:
         self.domains, self.warps, self.width = domains, warps, warps + agents
         self.seen: Ints = np.zeros((domains * warps, self.width), np.int32)
-        self.fenced: Ints = np.zeros_like(self.seen)  # generic writes that a proxy fence covers, known to each warp
+        self.fenced: Ints = np.zeros((domains * warps, 2, self.width), np.int32)
         self.far: Ints = np.zeros((domains * warps, 4, grid_warps), np.int32)
         self.hears: npt.NDArray[np.bool_] = np.ones((domains * warps, 32), np.bool_)  # lanes that know all of KNOWN
         self.epoch: Ints = np.ones(domains * warps, np.int32)
         self.column = np.arange(domains * warps) % warps
         self.touched: npt.NDArray[np.bool_] = np.zeros((domains * warps, 32), np.bool_)
         self.split: npt.NDArray[np.bool_] = np.zeros(domains * warps, np.bool_)  # warps with lanes that know more
-        self.extra: Ints = np.zeros((0, 0, 2, 0), np.int32)  # [warp, lane, seen or fenced, agent], made when needed
+        self.extra: Ints = np.zeros((0, 0, 3, 0), np.int32)  # [warp, lane, seen and fenced, agent], made when needed
 
     # ---- what threads know
 
     def known(self, lanes: Positions, agents: Ints, fenced: bool = False) -> Ints:
-        """[threads, n] epochs of agents [threads, n]."""
+        """[threads, n] epochs of agents [threads, n]; `fenced`: of their writes, for the asynchronous proxy."""
         warps = lanes >> 5
-        out: Ints = (self.fenced if fenced else self.seen)[warps[:, None], agents]
+        out: Ints = (self.fenced[:, WRITES] if fenced else self.seen)[warps[:, None], agents]
         if self.split[warps].any():
-            more: Ints = self.extra[warps[:, None], (lanes & 31)[:, None], int(fenced), agents]
+            plane = 1 + WRITES if fenced else 0
+            more: Ints = self.extra[warps[:, None], (lanes & 31)[:, None], plane, agents]
             return np.maximum(out, more)
         return out
 
@@ -74,13 +80,21 @@ class Clocks:
             out = np.maximum(out, self.extra[warps, lanes & 31, 0])
         return out
 
+    def read(self, lanes: Positions) -> Ints:
+        """[threads, agents]: up to which epoch the agents' reads are done when TMA writes."""
+        warps = lanes >> 5
+        out: Ints = self.fenced[warps, READS]
+        if self.split[warps].any():
+            out = np.maximum(out, self.extra[warps, lanes & 31, 1 + READS])
+        return out
+
     # ---- barriers among whole warps
 
     def gather(self, warps: Positions) -> None:
         """What single lanes know is known to their warp."""
         for w in warps[self.split[warps]]:
             self.seen[w] = np.maximum(self.seen[w], self.extra[w, :, 0].max(axis=0))
-            self.fenced[w] = np.maximum(self.fenced[w], self.extra[w, :, 1].max(axis=0))
+            self.fenced[w] = np.maximum(self.fenced[w], self.extra[w, :, 1:].max(axis=0))
             self.extra[w], self.split[w] = 0, False
 
     def sync_lanes(self, warps: Positions) -> None:
@@ -92,6 +106,10 @@ class Clocks:
         self.far[warps, SHARED] = self.far[warps, KNOWN]
         self.hears[warps] = True
 
+    def drain(self, warps: Positions) -> None:
+        """A barrier of the block is passed when what its threads read has been read."""
+        self.fenced[warps, READS, self.column[warps]] = self.epoch[warps]
+
     def heard(self, lanes: Positions, warps: Ints) -> Ints:
         """[threads, n] epochs of warps of the grid [threads, n] that atomics and fences have told the threads."""
         own, plane = lanes >> 5, np.where(self.hears[lanes >> 5, lanes & 31], KNOWN, SHARED)
@@ -99,8 +117,9 @@ class Clocks:
         return out
 
     def meet(self, groups: Positions) -> None:
-        """A barrier among the warps of each row of `groups`."""
+        """A barrier of the block among the warps of each row of `groups`."""
         flat, count = groups.reshape(-1), groups.shape[1]
+        self.drain(flat)
         self.sync_lanes(flat)
         for table in (self.seen, self.fenced, self.far):
             joined = table[flat].reshape(*groups.shape, *table.shape[1:]).max(axis=1)
@@ -115,7 +134,7 @@ class Clocks:
         done before that barrier is published.
         """
         warps = np.unique(lanes >> 5)
-        seen, fenced = np.zeros(self.width, np.int32), np.zeros(self.width, np.int32)
+        seen, fenced = np.zeros(self.width, np.int32), np.zeros((2, self.width), np.int32)
         for w in warps:
             mine = lanes[lanes >> 5 == w] & 31
             others = self.touched[w].copy()
@@ -126,13 +145,13 @@ class Clocks:
             seen, fenced = np.maximum(seen, row), np.maximum(fenced, self.fenced[w])
             if self.split[w]:
                 seen = np.maximum(seen, self.extra[w, mine, 0].max(axis=0))
-                fenced = np.maximum(fenced, self.extra[w, mine, 1].max(axis=0))
+                fenced = np.maximum(fenced, self.extra[w, mine, 1:].max(axis=0))
         self.epoch[warps] += 1
         return News(seen, fenced, self.far[warps].max(axis=0))
 
     def nothing(self) -> News:
         row = np.zeros(self.width, np.int32)
-        return News(row, row, np.zeros(self.far.shape[1:], np.int32))
+        return News(row, np.zeros_like(self.fenced[0]), np.zeros(self.far.shape[1:], np.int32))
 
     def acquire(self, lanes: Positions, news: News) -> None:
         """What these threads have waited for."""
@@ -145,18 +164,19 @@ class Clocks:
                 self.fenced[w] = np.maximum(self.fenced[w], fenced)
                 continue
             if not len(self.extra):
-                self.extra = np.zeros((len(self.seen), 32, 2, self.width), np.int32)
+                self.extra = np.zeros((len(self.seen), 32, 3, self.width), np.int32)
             self.split[w] = True
             self.extra[w, mine, 0] = np.maximum(self.extra[w, mine, 0], seen)
-            self.extra[w, mine, 1] = np.maximum(self.extra[w, mine, 1], fenced)
+            self.extra[w, mine, 1:] = np.maximum(self.extra[w, mine, 1:], fenced)
 
     def fence_proxy(self, lanes: Positions) -> None:
-        """A proxy fence covers what these threads have written so far."""
+        """A proxy fence covers what these threads have written and read so far."""
         for w in np.unique(lanes >> 5):
             others = self.touched[w].copy()
             others[lanes[lanes >> 5 == w] & 31] = False
             at = self.column[w]
-            self.fenced[w, at] = self.seen[w, at] if others.any() else self.epoch[w]
+            done = self.seen[w, at] if others.any() else self.epoch[w]
+            self.fenced[w, :, at] = np.maximum(self.fenced[w, :, at], done)
         self.epoch[np.unique(lanes >> 5)] += 1
 
     def fence_device(self, lanes: Positions, columns: Positions) -> None:

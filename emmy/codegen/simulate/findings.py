@@ -16,7 +16,7 @@ Kind = Literal[
     "not cleared",  # memory that the launch found zeroed and leaves otherwise
     "out of bounds",
     "misaligned",
-    "missing proxy fence",  # ordinary stores read by TMA or wgmma without a fence between
+    "missing proxy fence",  # between ordinary stores and TMA or wgmma, or loads and TMA that overwrites what they read
     "missing fence",  # wgmma on registers without WgmmaFence
     "divergent",  # a barrier or a warp's instruction that not all of its threads reach
     "wrong arrivals",  # more arrivals in a phase than a barrier counts

@@ -118,6 +118,8 @@ def _arrive(g: Gang, key: object, lanes: Positions, expected: int, what: str, st
     if early is not None:
         detail = f"{what} may count it in the phase before, of which warp {early} is not known to have arrived"
         g.report("wrong arrivals", int(lanes[0] - g.lo), "", -1, detail)
+    if stay and not isinstance(g.at, ClusterBarrier):
+        g.wave.clocks.drain(np.unique(lanes >> 5))
     return meeting, meeting.arrive(g.wave, lanes, expected, stay)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 POISON: Final = 0xFF
 MANY: Final = 32  # in place of a lane: several lanes of the warp
-_BITS: Final = 6
+BITS: Final = 6
 
 
 class Shared:
@@ -115,10 +115,10 @@ class Shared:
 
     def mark_read(self, warps: Array, lane: Array, grains: Array) -> None:
         column = self.clocks.column[warps][:, None]
-        code = ((self.clocks.epoch[warps] << _BITS) | lane)[:, None].astype(np.int32)
+        code = ((self.clocks.epoch[warps] << BITS) | lane)[:, None].astype(np.int32)
         before = self.readers[grains, column]
         # an earlier read by another lane since the last warp sync is not forgotten
-        fresh = (before >> _BITS) > self.clocks.seen[warps, self.clocks.column[warps]][:, None]
+        fresh = (before >> BITS) > self.clocks.seen[warps, self.clocks.column[warps]][:, None]
         many = (code & ~np.int32(63)) | MANY
         new = np.where(fresh & ((before ^ code) & 63 != 0), many, code)
         self.readers[grains, column] = new
@@ -161,7 +161,7 @@ class Shared:
     def check_readers(self, g: Gang, pos: Positions, grains: Array, buffer: str, kind: Kind) -> None:
         warps, lane = g.warps[pos], g.lanes[pos]
         read = self.readers[grains]
-        late = (read >> _BITS) > self.clocks.view(lane)[:, None, :]
+        late = (read >> BITS) > self.clocks.view(lane)[:, None, :]
         if not late.any():
             return
         column = self.clocks.column[warps][:, None, None]

@@ -16,7 +16,7 @@ import numpy as np
 from emmy.codegen.simulate.numbers import Array, convert
 from emmy.codegen.simulate.program import Build, Compiled, Compiler
 from emmy.codegen.simulate.rings import MBarrier, slots
-from emmy.codegen.simulate.shared import MANY
+from emmy.codegen.simulate.shared import BITS, MANY
 from emmy.codegen.simulate.values import Read, reader
 from emmy.ir.evaluate import integer
 from emmy.ir.kernel import BYTES, Buffer, BulkCommit, BulkWait, Place, S, TensorMap, TmaLoad, TmaStore
@@ -103,6 +103,28 @@ def check_proxy(g: Gang, pos: Positions, grains: Array, buffer: str, what: str) 
         shared.tell(g, "missing proxy fence", pos, grains, bare, buffer, what)
 
 
+def check_reads(g: Gang, pos: Positions, grains: Array, buffer: str) -> None:
+    """What threads have read is overwritten by TMA after a proxy fence of those threads, or a barrier of the block.
+
+    Order alone is not enough: an arrival of an mbarrier does not wait for loads whose registers nothing has used yet,
+    and a use in the statements before it may stand behind it in the machine's code.
+    """
+    shared, clocks = g.wave.shared, g.wave.clocks
+    lanes = g.lanes[pos]
+    done, known = (t[:, None, : clocks.warps] for t in (clocks.read(lanes), clocks.view(lanes)))
+    marks = shared.readers[grains][..., : clocks.warps]
+    own = (clocks.column[lanes >> 5][:, None, None] == np.arange(clocks.warps)) & (
+        (marks & (1 << BITS) - 1) == (lanes & 31)[:, None, None]
+    )
+    # what is not even ordered is found as such
+    read = marks >> BITS
+    bare = (read > done) & ((read <= known) | own)
+    if bare.any():
+        warp = int(np.nonzero(bare)[2][0])
+        detail = f"TMA overwrites what {shared.agent(warp)} has read, with no proxy fence behind the read"
+        shared.tell(g, "missing proxy fence", pos, grains, np.asarray(bare.any(axis=2)), buffer, detail)
+
+
 # ---- loads
 
 
@@ -147,6 +169,7 @@ def _issue(g: Gang, s: TmaLoad, box: Box, lane: int, to: list[int], ring: str, s
         grains = np.unique(shared.grains(bytes, box.bytes))[None, :]
         shared.check_write(g, pos, grains, box.buffer.name, "refill before read", mark=False)
         check_proxy(g, pos, grains, box.buffer.name, "TMA overwrites what an ordinary store has written")
+        check_reads(g, pos, grains, box.buffer.name)
         shared.flight[grains] = 1
         shared.flying += 1
         shared.views[np.dtype(np.uint8)][bytes[:, None] + np.arange(box.bytes)] = 0xFF

@@ -135,6 +135,7 @@ class BulkWait:
 class ProxyFence:
     """What the thread wrote by ordinary stores is seen by TMA and wgmma that are ordered after it.
 
+    What it read by loads and ldmatrix has been read before TMA that is ordered after it overwrites that.
     space: shared (of the block) or global.
     """
 

@@ -1,7 +1,9 @@
 """What is asynchronous is waited for before it is used, and nothing is overwritten before its last use, along a path.
 
 rings    set up before use; a slot is read after its wait for full, filled after its wait for empty, and released
-         after the wgmmas that read it have ended
+         after the wgmmas that read it have ended, and behind a ProxyFence or a barrier of the block that follows the
+         threads' own loads and ldmatrix.  Not seen: a fence by some of the lanes only, and reads whose slot is named
+         by no cursor or through a buffer that overlays the ring's (the simulator sees both)
 wgmma    fenced, committed and waited for before its accumulators are touched
 stores   what TMA stores is fenced and synchronized before; its source is not written before it has been read
 cluster  no block ends before the others have stopped sending to it
@@ -100,6 +102,7 @@ class _Order:
         self.seen: dict[str, set[int]] = {}  # positions of each ring that have been waited for as full
         self.full: dict[str, int] = {}  # position at which a cursor last waited, by side
         self.empty: dict[str, int] = {}
+        self.loaded: set[tuple[str, int]] = set()  # slots read by threads, no proxy fence or barrier since
         self.groups: list[Group] = []
         self.open = Group()
         self.fenced = False
@@ -186,6 +189,8 @@ class _Order:
             raise self.fail(s, f"a slot of ring {ring} is released that was not waited for")
         if any((ring, at) in g.slots for g in (*self.groups, self.open)):
             raise self.fail(s, f"a slot of ring {ring} is released while a wgmma may still read it")
+        if (ring, at) in self.loaded:
+            raise self.fail(s, f"a slot of ring {ring} is released that threads have read, and no ProxyFence follows")
 
     def fill(self, step: Step, s: TmaLoad) -> None:
         if step.threads is not None and step.threads.sum() != 1:
@@ -245,19 +250,22 @@ class _Order:
 
     def memory(self, step: Step) -> None:
         s = step.statement
-        if isinstance(s, Load | LoadVector):
-            self.read(s, s.place)
-        elif isinstance(s, LdMatrix):
-            self.read(s, s.src)
+        if isinstance(s, Load | LoadVector | LdMatrix):
+            place = s.src if isinstance(s, LdMatrix) else s.place
+            self.read(s, place)
+            if place.space != "global" and (slot := self.slot(place)) is not None:
+                self.loaded.add(slot)
         elif isinstance(s, Store | StoreVector | Atomic):
             self.write(step, s.place)
         elif isinstance(s, StMatrix | AsyncCopy):
             self.write(step, s.dst)
         elif isinstance(s, ProxyFence) and s.space == "shared":
             self.apart.update(self.written)
-            self.written = {}
+            self.written, self.loaded = {}, set()
         elif isinstance(s, _SYNC) and not (isinstance(s, NamedBarrier) and s.arrive):
             self.apart = {}
+            if isinstance(s, Barrier | NamedBarrier):
+                self.loaded = set()
         elif isinstance(s, TmaStore):
             self.visible(step, s.src.buffer)
             self.sending.append(Sent(s.src.buffer, slots(step, s.src)))
