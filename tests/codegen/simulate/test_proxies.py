@@ -142,7 +142,10 @@ def test_a_fence_by_other_lanes_covers_no_read() -> None:
 
 # family, row and body of kernels whose threads read what TMA refills, in several turns of their ring
 READERS = {
-    "mma": ("mma", "WORK=w2x1,TILE=mma_m16n8k16_bf16_f32/f1x2/k4,REDUCE=,STAGE=d2/smem-tma,RASTER=", B.linear(33, 40, 328)),
+    "mma": (
+        "mma", "WORK=w2x1,TILE=mma_m16n8k16_bf16_f32/f1x2/k4,REDUCE=,STAGE=d2/smem-tma,RASTER=",
+        B.linear(33, 40, 328),
+    ),
     "wgmma, left factors in registers": (
         "wgmma", "WORK=w4x1+p4,TILE=wgmma_m64n40k16_bf16_f32/f1x1/k4,REDUCE=,STAGE=d3/smem-tma/reg,RASTER=",
         B.prologue(33, 40, 392, "gate"),
