@@ -376,8 +376,11 @@ class Gathering:
 
 def wanted_picks(path: Path) -> dict[str, list[str]]:
     """From the output of `emmy eval regret --json`: rows that were picked and never measured, by body."""
-    bodies = json.loads(path.read_text())["bodies"]
-    return {b["body"]: [b["pick_row"]] for b in bodies if not b["exact"]}
+    found: dict[str, list[str]] = {}
+    for b in json.loads(path.read_text())["bodies"]:
+        if not b["exact"]:
+            found.setdefault(b["body"], []).append(b["pick_row"])
+    return found
 
 
 def names(wanted: Collection[str], row: str) -> bool:

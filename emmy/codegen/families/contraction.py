@@ -12,7 +12,7 @@ from emmy.codegen.families.boxes import operand
 from emmy.codegen.families.epilogue import Epilogue, Side
 from emmy.codegen.families.frame import Frame, Known, fits
 from emmy.codegen.families.parts import Finish, Parts, share
-from emmy.codegen.families.ring import After, Boxes, Multiply, Read, Use, boxed_ring, chained_ring, ring
+from emmy.codegen.families.ring import Boxes, Chunks, Multiply, Read, Use, boxed_ring, chained_ring, ring
 from emmy.codegen.families.rowscalars import RowScalars
 from emmy.codegen.families.staging import Stager
 from emmy.codegen.families.statistics import Statistics
@@ -81,11 +81,11 @@ class Contraction:
         with self.finish.last(code, self.tile, self.part, warp, [(a, words) for a in sums]) as inner:
             yield inner
 
-    def run(self, code: Code, products: Callable[[Code, X], None], after: After | None = None) -> None:
+    def run(self, code: Code, products: Callable[[Code, X], None], chunks: Chunks | None = None) -> None:
         """The row scalars, then the ring; `products(code, slot)` adds one staged tile to the accumulators."""
         stagers, start, count = self._set_up(code)
         use: Use = lambda inner, _, slot: products(inner, slot)  # noqa: E731
-        ring(code, stagers, self.stages, count, self.block_k, use, start=start, after=after)
+        ring(code, stagers, self.stages, count, self.block_k, use, start=start, chunks=chunks)
 
     def run_chained(
         self,
@@ -96,11 +96,11 @@ class Contraction:
         gather: bool = True,
         again: bool = False,
         least: int = 1,
-        after: After | None = None,
+        chunks: Chunks | None = None,
     ) -> None:
         """The same with tiles in steps, fragments read a step ahead of their products.
 
-        With `gather` the tiles give row scalars that only the results use; `again`, `least` and `after` are those of
+        With `gather` the tiles give row scalars that only the results use; `again`, `least` and `chunks` are those of
         `chained_ring`.
         """
         if self.boxed:
@@ -112,7 +112,9 @@ class Contraction:
             boxes = Boxes(self.rings[0], sum(o.bytes for o in self.boxed), self._ask)
             boxed_ring(code, boxes, stagers, count, self.block_k, steps, read, multiply, start)
             return
-        chained_ring(code, stagers, self.stages, count, self.block_k, steps, read, multiply, again, start, least, after)
+        chained_ring(
+            code, stagers, self.stages, count, self.block_k, steps, read, multiply, again, start, least, chunks
+        )
 
     def _ask(self, code: Code, slot: X, k0: X, cursor: str) -> None:
         b = self.blocks

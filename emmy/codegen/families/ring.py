@@ -7,11 +7,12 @@ tiles, so that no warp waits for shared memory after the barrier (CUTLASS's mult
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from emmy.codegen.expr import TID, Code, add, both, compare, i32, lt, mod, mul, select
+from emmy.codegen.expr import TID, Code, add, both, compare, div, i32, lt, mod, mul, select
 from emmy.codegen.families.staging import Stager
 from emmy.errors import LoweringError
 from emmy.ir.kernel import (
@@ -33,8 +34,31 @@ Use = Callable[[Code, X, X], None]
 # (code, slot, step, half): read the fragments of a step into one half of the registers
 Read = Callable[[Code, X, X, X], None]
 Multiply = Callable[[Code, X], None]
-# (code, t): what is done when all products of tile t are
-After = Callable[[Code, X], None]
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """`bank(code)` after every so many tiles and after the last one, outside of the loop over the tiles of a chunk."""
+
+    tiles: int
+    bank: Callable[[Code], None]
+
+
+@contextmanager
+def _over(code: Code, count: X, chunks: Chunks | None) -> Iterator[tuple[Code, X]]:
+    """The loop over all tiles; a condition in it would part the products, so that of chunks is a loop around it."""
+    if chunks is None:
+        with code.loop("t", count) as inner:
+            yield inner
+        return
+    each = chunks.tiles
+    with code.loop("chunk", div(add(count, each - 1), each)) as (outer, chunk):
+        first = outer.let("chunk_first", mul(chunk, each))
+        end = add(first, each)
+        last = outer.let("chunk_last", select(lt(end, count), end, count))
+        with outer.loop("t", last, start=first) as inner:
+            yield inner
+        chunks.bank(outer)
 
 
 def fetch(code: Code, stagers: Sequence[Stager], slot: X, k0: X) -> None:
@@ -48,13 +72,13 @@ def fetch(code: Code, stagers: Sequence[Stager], slot: X, k0: X) -> None:
 def ring(
     code: Code, stagers: Sequence[Stager], stages: int, count: X, depth: int, use: Use,
     warm: Callable[[Code], None] | None = None, copies: bool | None = None, start: X = ZERO,
-    after: After | None = None,
+    chunks: Chunks | None = None,
 ) -> None:  # fmt: skip
     """`use(code, t, slot)` for every tile t < count, each of `depth` elements of the advancing index from `start` on.
 
     The barrier after the wait does two things: it shows tile t to all warps, and it says that all have left the buffer
     of tile t - 1, which the copies issued next refill.  `warm` runs once, when the first tile has arrived.  `copies`
-    tells of asynchronous copies issued before; by default the stagers' own.  `after(code, t)` follows tile t's use.
+    tells of asynchronous copies issued before; by default the stagers' own.
     """
     if copies is None:
         copies = any(s.t.transport == "async" for s in stagers)
@@ -66,7 +90,7 @@ def ring(
         code.barrier()
         warm(code)
     slot = code.declare("slot", "i32", i32(0))
-    with code.loop("t", count) as (loop, t):
+    with _over(code, count, chunks) as (loop, t):
         if copies:
             loop.emit(AsyncWait(ahead - 1))
         loop.barrier()
@@ -81,8 +105,6 @@ def ring(
             with loop.when(more) as finish:
                 for s in stagers:
                     s.finish(finish, fill, coming)
-        if after is not None:
-            after(loop, t)
         loop.assign(slot, select(compare("==", slot, stages - 1), i32(0), add(slot, 1)))
 
 
@@ -103,7 +125,7 @@ def _coming(loop: Code, slot: X, t: X, stages: int, count: X, depth: int, start:
 
 def chained_ring(
     code: Code, stagers: Sequence[Stager], stages: int, count: X, depth: int, steps: int, read: Read,
-    multiply: Multiply, again: bool = False, start: X = ZERO, least: int = 1, after: After | None = None,
+    multiply: Multiply, again: bool = False, start: X = ZERO, least: int = 1, chunks: Chunks | None = None,
 ) -> None:  # fmt: skip
     """Every tile in `steps` (an even number) steps: `read` of step s + 1 goes before `multiply` of step s.
 
@@ -111,7 +133,7 @@ def chained_ring(
     and says that all have read tile t, whose buffer the copies of the next round refill.  Asynchronous copies are
     spread over the other steps, and past the last tile they bring zeros: no branch parts the products.  What is read
     behind the last tile is never used; with `again` it is that tile once more, not a slot that may be empty.
-    A step has at least `least` copies while there are any.  `after(code, t)` follows the products of tile t.
+    A step has at least `least` copies while there are any.
     """
     _even(steps)
     copying = [s for s in stagers if s.t.transport == "async"]
@@ -123,7 +145,7 @@ def chained_ring(
     with code.when(lt(0, count) if again else None) as some:
         read(some, i32(0), i32(0), i32(0))
     slot = code.declare("slot", "i32", i32(0))
-    with code.loop("t", count) as (loop, t):
+    with _over(code, count, chunks) as (loop, t):
         fill, coming, more = _coming(loop, slot, t, stages, count, depth, start)
         more = loop.let("more", more)
         if carried:
@@ -153,8 +175,6 @@ def chained_ring(
         loop.barrier()
         read(loop, following, i32(0), i32(0))
         multiply(loop, i32(1))
-        if after is not None:
-            after(loop, t)
         loop.assign(slot, following)
     _settle(code, stagers)
 

@@ -25,6 +25,7 @@ from emmy.codegen.expr import TID, Code, add, call, compare, div, elem, f32, i32
 from emmy.codegen.families.contraction import Contraction
 from emmy.codegen.families.frame import Frame
 from emmy.codegen.families.parts import Parts
+from emmy.codegen.families.ring import Chunks
 from emmy.codegen.families.tiles import Tile, swizzled
 from emmy.codegen.scalar import Scalars
 from emmy.errors import LoweringError
@@ -208,18 +209,19 @@ class _Tiled:
         chunked = sums_in_chunks(self.v, c.parts * c.blocks.count)
         kept = c.parts if chunked else c.parts - 1
         self.totals = self._totals(kept) if kept else None
-        after = self._bank if chunked else None
+        tiles = max(1, CHUNK * c.parts // c.block_k)
+        chunks = Chunks(tiles, lambda inner: self._each_total(inner, _bank)) if chunked else None
         if chunked:
             self._each_total(code, lambda inner, total, _: inner.store(total, f32(0.0)))
         if c.ahead:
             self.x.run_chained(
-                code, self.steps, self._read, self._multiply, gather=False, again=True, least=BUNCH, after=after
+                code, self.steps, self._read, self._multiply, gather=False, again=True, least=BUNCH, chunks=chunks
             )
         else:
-            self.x.run(code, self._products, after)
+            self.x.run(code, self._products, chunks)
         shared = [*self.x.buffers, *([self.totals] if self.totals is not None else [])]
         if chunked:
-            self._each_total(code, self._add_total)
+            self._each_total(code, lambda inner, total, sum: inner.assign(sum, inner.load("x", "f32", total)))
         if c.parts > 1:
             self._combine(code, kept)
         with (
@@ -347,20 +349,6 @@ class _Tiled:
             for k, acc in enumerate(self.acc):
                 use(c, shared_at(totals, self.part, k, e, own), elem(acc, e))
 
-    def _add_total(self, code: Code, total: Place, sum: Elem) -> None:
-        code.assign(sum, add(sum, code.load("x", "f32", total)))
-
-    def _bank(self, code: Code, t: X) -> None:
-        """After so many tiles that a thread has summed a chunk: its sums go to the totals and begin anew."""
-        tiles = max(1, CHUNK * self.c.parts // self.c.block_k)
-
-        def bank(inner: Code, total: Place, sum: Elem) -> None:
-            inner.store(total, add(inner.load("x", "f32", total), sum))
-            inner.assign(sum, f32(0.0))
-
-        with code.when(compare("==", mod(add(t, 1), tiles), 0)) as full:
-            self._each_total(full, bank)
-
     def _combine(self, code: Code, kept: int) -> None:
         """Adds the sums of the other groups to those of the first, in order; of `kept` groups totals have room."""
         totals, (tm, tn), parts = self.totals, self.c.threads_mn, self.c.parts
@@ -402,6 +390,12 @@ class _Tiled:
                 s.node: [elem(acc, add(at, e)) for e in range(columns.width)] for s, acc in sums
             }
             epilogue.store(c, at_m, at_n, held, self.x.known(row, column))
+
+
+def _bank(code: Code, total: Place, sum: Elem) -> None:
+    """A thread's sum of a chunk goes to its total, and begins anew."""
+    code.store(total, add(code.load("x", "f32", total), sum))
+    code.assign(sum, f32(0.0))
 
 
 __all__ = ["TileConfig", "lower_tile", "tiles"]
