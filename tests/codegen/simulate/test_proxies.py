@@ -150,6 +150,10 @@ READERS = {
         "wgmma", "WORK=w4x1+p4,TILE=wgmma_m64n40k16_bf16_f32/f1x1/k4,REDUCE=,STAGE=d3/smem-tma/reg,RASTER=",
         B.prologue(33, 40, 392, "gate"),
     ),
+    "wgmma, statistics of passing tiles": (
+        "wgmma", "WORK=w4x1+p4,TILE=wgmma_m64n40k16_bf16_f32/f1x1/k4,REDUCE=,STAGE=d3/smem-tma,RASTER=",
+        B.scaled_linear(33, 40, 392),
+    ),
 }  # fmt: skip
 
 
