@@ -43,19 +43,27 @@ class Batch:
         for c in ready:
             if c not in alive:
                 c.samples.append(c.estimate)
+        anchor = next((c for c in alive if c.id == self.group.get("anchor")), None)
+        reference = 0.0
         for samples, within in ROUNDS:
             self.say({"at": "", "stage": "time"})
             best = min((quantile(c.samples, 0.5) for c in alive if c.samples), default=math.inf)
-            alive = [c for c in alive if not c.samples or quantile(c.samples, 0.5) <= within * best]
+            alive = [c for c in alive if c is anchor or not c.samples or quantile(c.samples, 0.5) <= within * best]
             slow = max((c.estimate for c in alive), default=0.0)
             # long kernels need fewer samples: their times vary less
-            self.sample(alive, samples if slow < 5e-3 else max(2, samples // 3))
+            taken = self.sample(alive, samples if slow < 5e-3 else max(2, samples // 3))
+            now = quantile(taken[anchor.id], 0.5) if anchor is not None else 0.0
+            reference = reference or now
+            # the card is warmer in later rounds, which only the best see
+            scale = reference / now if now > 0 else 1.0
+            for c in alive:
+                c.samples += [t * scale for t in taken[c.id]]
         if warm:
             self.sample_warm(alive[:4])
         after = self.card.clocks.now()
-        anchor = next((quantile(c.samples, 0.5) for c in ready if c.id == self.group.get("anchor")), 0.0)
+        seconds = quantile(anchor.samples, 0.5) if anchor is not None else 0.0
         for c in ready:
-            self.say(self.result(c, clock, after, anchor))
+            self.say(self.result(c, clock, after, seconds))
             c.close()
 
     def refer(self) -> None:
@@ -138,7 +146,8 @@ class Batch:
                 return f"{name}: {changed} bytes of an operand were changed"
         return ""
 
-    def sample(self, alive: Sequence[Candidate], rounds: int) -> None:
+    def sample(self, alive: Sequence[Candidate], rounds: int) -> dict[str, list[float]]:
+        """Seconds of each candidate in every round, by its id."""
         events: list[tuple[Candidate, Any, Any]] = []
         for r in range(rounds):
             for c in alive if r % 2 == 0 else reversed(alive):
@@ -151,10 +160,12 @@ class Batch:
                 cuda("cuEventRecord", end, self.card.stream)
                 events.append((c, start, end))
         self.card.sync()
+        found: dict[str, list[float]] = {c.id: [] for c in alive}
         for c, start, end in events:
-            c.samples.append(float(cuda("cuEventElapsedTime", start, end)) * 1e-3 / c.nodes)
+            found[c.id].append(float(cuda("cuEventElapsedTime", start, end)) * 1e-3 / c.nodes)
             cuda("cuEventDestroy", start)
             cuda("cuEventDestroy", end)
+        return found
 
     def sample_warm(self, alive: Sequence[Candidate]) -> None:
         for c in alive:
