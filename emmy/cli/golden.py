@@ -124,12 +124,18 @@ def restamp_command(o: RestampOptions) -> None:
 
 
 def _lines(findings: Iterable[Finding]) -> list[str]:
-    """One finding a line; the row, which may be long, below it."""
+    """Each finding and, below it, the row that it is about, at most 80 columns wide."""
+    from textwrap import wrap
+
+    from emmy.inspect.evaluate_text import wrapped
+    from emmy.inspect.summary import WIDTH
+    from emmy.ir.schedule import short_row
+
     lines = []
     for f in findings:
         rows = "" if f.row else f" ({f.rows} rows)"
-        lines.append(f"{f.kind} {f.name or 'body'} {f.body}{rows}: {f.why}")
-        lines += [f"    {f.row}"] if f.row else []
+        lines += wrap(f"{f.kind} {f.name or 'body'} {f.body}{rows}: {f.why}", WIDTH, subsequent_indent="    ")
+        lines += wrapped(short_row(f.row), 4) if f.row else []
     return lines
 
 

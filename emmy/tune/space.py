@@ -4,11 +4,13 @@ What a row is expected to take is its prediction, corrected by how far the predi
 that differ from it in few knobs count most (Nadaraya-Watson regression of log(measured / predicted) over the number of
 knobs that differ, drawn toward 0).  How sure that is falls with the distance to what was measured.  A batch mixes
 
+    first       the row that compile takes without a measurement
     family      the row of each family that is predicted to be fastest
+    proposed    rows that somebody proposed, such as those of a golden file without times
     kind        the same of each kind of rows (`emmy.extract.kinds`) of which none was tried
     top         the least expected times
     uncertain   the least times that are still likely: the expectation's lower 5 % quantile
-    neighbour   one knob changed from the fastest row so far
+    neighbour   one knob changed from one of the three fastest rows so far
     uniform     drawn from all rows that were not tried, so that what prediction ignores is seen as well
 """
 
@@ -27,7 +29,7 @@ from emmy.extract.columns import Columns
 from emmy.extract.kinds import kinds
 from emmy.ir.schedule import Scheduled
 
-Why = Literal["first", "proposed", "family", "kind", "top", "uncertain", "neighbour", "uniform", "again"]
+Why = Literal["first", "proposed", "family", "kind", "top", "uncertain", "neighbour", "uniform"]
 Effort = Literal["quick", "normal", "full"]
 Array = npt.NDArray[np.float64]
 
@@ -55,7 +57,13 @@ class Mix:
 
     @property
     def batch(self) -> int:
+        """Rows of a batch beside those that every search begins with."""
         return self.kind + self.top + self.uncertain + self.neighbour + self.uniform
+
+    @property
+    def surveys(self) -> bool:
+        """Whether a share of all that is measured is drawn uniformly, so that it is a fair sample of the legal rows."""
+        return self.uniform / self.batch >= UNIFORM_SHARE
 
 
 MIXES: Final[dict[Effort, Mix]] = {
@@ -147,7 +155,7 @@ class Space:
             return "every row was tried"
         if self.tried + len(self.pending) >= self.mix.most:
             return f"{self.mix.most} rows were tried"
-        if self.mix.uniform >= 5 and len(self.uniform) < min(UNIFORM, len(self.rows)):
+        if self.mix.surveys and len(self.uniform) < min(UNIFORM, len(self.rows)):
             return ""
         if self.best is None:
             return ""
@@ -184,11 +192,9 @@ class Space:
             take([k for k in (self.first,) if k in rest], 1, "first")
             take(self._family_bests(rest), room, "family")
         take([k for k in self.proposed if k in rest], math.ceil(room / 2), "proposed")
-        scale = count / max(
-            1, self.mix.kind + self.mix.top + self.mix.uncertain + self.mix.neighbour + self.mix.uniform
-        )
+        scale = count / self.mix.batch
         drawn = math.ceil(self.mix.uniform * scale)
-        if self.mix.uniform >= 5:  # the share of rows drawn uniformly must hold for all that is measured
+        if self.mix.surveys:
             seen, missing = self.tried + len(self.pending), UNIFORM - len(self.uniform)
             owed = max(UNIFORM_SHARE * (seen + room) - len(self.uniform), missing - (self.mix.most - seen - room))
             drawn = max(math.ceil(owed), drawn if len(self.uniform) < UNIFORM else 0)

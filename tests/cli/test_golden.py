@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from emmy.extract.golden import read_golden, write_golden
-from emmy.extract.records import Measurement
+from emmy.extract.golden import GoldenRow, read_golden, write_golden
+from emmy.extract.records import KernelRecord, Measurement
 from tests.bodies import linear, matvec
 from tests.cli.conftest import Emmy
 from tests.made_up import REGIME, filled, made_up
@@ -70,6 +70,19 @@ def test_a_list_of_cases_is_checked(emmy: Emmy, tmp_path: Path, text: str) -> No
     Path("cases.json").write_text(text)
     done = emmy("golden", "check", "g.json", "--cases", "cases.json")
     assert done.code == 1 and "cases" in done.err
+
+
+def test_findings_fit_a_terminal_and_name_the_row(emmy: Emmy) -> None:
+    row = "WORK=w4x1+p4,TILE=wgmma_m64n128k16_bf16_f32/f1x1/k3,REDUCE=g2,STAGE=d5/smem-tma/reg,RASTER=gm8"
+    name = "k_rms_norm_linear_silu_mul_linear"
+    write_golden(
+        Path("g.json"), REGIME, [GoldenRow(LINEAR.hash, name, (), "wgmma", row, None)],
+        [KernelRecord(LINEAR.hash, LINEAR.text, name)],
+    )  # fmt: skip
+    done = emmy("golden", "check", "g.json")
+    assert done.code == 1 and f"illegal {name}" in done.out
+    assert row in "".join(line.strip() for line in done.out.splitlines())
+    assert max(map(len, done.out.splitlines())) <= 80
 
 
 def test_a_missing_file_says_so(emmy: Emmy) -> None:
