@@ -24,6 +24,7 @@ BODIES: dict[str, Body] = {
     "copies of odd operands": B.padded_linear(129, 255, 1001, "f16", trans_b=False),
     "to aligned lines": B.padded_linear(129, 255, 1001, whole=True, out=True, act=True),
     "f32": B.linear(200, 300, 400, "f32"),
+    "chunks of f32 sums": B.linear(200, 300, 1200, "f32"),
     "normalized": B.rms_linear(512, 256, 512, factored=False),
     "gated": B.swiglu(256, 512, 256),
     "attention": B.attention(1, 4, 2, 256, 256, 64, causal=True),

@@ -118,6 +118,29 @@ def test_operands_along_the_sum_are_turned_by_copies_where_products_outweigh_the
         assert not any("/turn" in r for r in of(rows(body), "tile"))
 
 
+def test_totals_of_chunks_take_shared_memory_where_results_show_the_error_of_long_sums() -> None:
+    """A row with the same name, of a sum no longer than a chunk for each group of threads, has none."""
+    row = "WORK=t8x8,TILE=f4x8/k16,REDUCE={},STAGE=d2/smem,RASTER="
+
+    def beside(body: Body, reduce: str = "") -> int:
+        found = schedule_rows([body], target("sm_90a"), dict.fromkeys(body.sizes, 64), RULESETS).rows[body.hash]
+        (config,) = (r.config for r in found if r.family == "tile" and r.row.text == row.format(reduce))
+        return config.smem
+
+    totals = 4 * 32 * 64
+    short, rounded = B.linear(64, 64, 512, "f32"), B.linear(64, 64, 4096, "bf16")
+    assert beside(short) == beside(rounded)
+    assert beside(B.linear(64, 64, 516, "f32")) == beside(short) + totals
+    assert beside(B.linear(64, 64, size("s"), "f32")) == beside(short) + totals
+    # each of two groups of threads has a half of the sum
+    assert beside(B.linear(64, 64, 1024, "f32"), "coop/r2") == beside(short) + totals
+    assert beside(B.linear(64, 64, 1028, "f32"), "coop/r2") == beside(short) + 2 * totals
+    # what does not fit beside totals has no row
+    large = "WORK=t16x16,TILE=f8x8/k16,REDUCE=,STAGE=d3/smem-async,RASTER="
+    assert f"tile {large}" in rows(B.linear(512, 512, 512, "f32"), "sm_89")
+    assert f"tile {large}" not in rows(B.linear(512, 512, 528, "f32"), "sm_89")
+
+
 def test_small_results_have_no_large_tiles() -> None:
     found = of(rows(B.linear(16, 64, 256)), "mma")
     assert found and all("WORK=w1x" in r and "/f1x" in r for r in found)

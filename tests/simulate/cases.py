@@ -386,6 +386,8 @@ def tile_cases() -> list[Case]:
         one("two sums f32", B.swiglu(33, 40, 64, "f32")),
         one("few rows f32", B.linear(3, 40, 260, "f32"), True),
         one("symbolic rows f32", B.linear(S, 48, 64, "f32"), True, s=37),
+        one("chunks of a sum f32", B.linear(9, 11, 1100, "f32"), True),
+        one("chunks of two sums f32", B.swiglu(5, 12, 1030, "f32")),
     ]  # fmt: skip
 
 
@@ -437,6 +439,7 @@ def tile_parts_cases() -> list[Case]:
         one("scale in the epilogue", B.rms_linear(17, 24, 136)),
         one("two sums", B.swiglu(17, 24, 136)),
         one("transposed left", B.linear(16, 48, 140, trans_a=True), True),
+        one("chunks of shares f32", B.linear(5, 20, 2100, "f32"), True),
     ]
 
 
