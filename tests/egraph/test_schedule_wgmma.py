@@ -15,7 +15,7 @@ from emmy.ir.evaluate import integer
 from emmy.ir.loop import Body, size
 from emmy.ir.schedule import Row
 from emmy.ir.target import TARGETS, allowing, target
-from emmy.ir.warpgroups import Warpgroups
+from emmy.ir.warpgroups import Warpgroups, deposits_beyond
 from emmy.resources import rulesets
 from tests import bodies
 
@@ -169,6 +169,41 @@ def test_rules_that_share_a_sum_otherwise_than_rows_say_are_refused(fact: str, w
     file.write_text(f"{file.read_text()}\n{fact}\n")
     with pytest.raises(LoweringError, match=where):
         schedule_rows([bodies.linear(16, 4096, 8192)], HOPPER, {}, tmp_path / "rulesets")
+
+
+@pytest.mark.parametrize(
+    ("rings", "deposits", "bytes"),
+    [((64, 32), [48], 0), ((32, 64), [80], 16), ((64, 32), [48, 48], 16), ((64,), [48, 48], 48), ((64,), [], 0)],
+)
+def test_deposited_sums_take_what_the_largest_rings_do_not_have(
+    rings: tuple[int, ...], deposits: list[int], bytes: int
+) -> None:
+    assert deposits_beyond(rings, deposits) == bytes
+
+
+@pytest.mark.parametrize(
+    "body", [bodies.linear(16, 4096, 8192), bodies.swiglu(16, 1024, 4096)], ids=["one sum", "two sums"]
+)
+def test_deposited_sums_lie_in_rings_and_leave_rows_as_many_stages(body: Body) -> None:
+    found = schedule_rows([body], HOPPER, {}, rulesets()).rows[body.hash]
+    own = [(s, Warpgroups.of(s.row)) for s in found if s.family == "wgmma"]
+    deposited = [s for s, c in own if c.swapped or c.parts > 1]
+    for s in deposited[:: len(deposited) // 8]:
+        kernel = lower(body, s.family, s.row, HOPPER, "k_test")
+        sums = [b for b in kernel.shared if b.name.startswith("sum")]
+        assert sums and all(b.overlays for b in sums) and len({b.overlays for b in sums}) == len(sums), s.row.text
+        assert kernel.smem <= s.config.smem <= HOPPER.smem_block, s.row.text
+
+    def stages(share: bool) -> dict[object, set[int]]:
+        depths: dict[object, set[int]] = {}
+        for s, c in own:
+            if not c.swapped and (c.parts > 1) == share and not (c.out or c.stream or c.cluster > 1 or c.shared > 1):
+                depths.setdefault((s.row.work, s.row.tile), set()).add(c.stages)
+        return depths
+
+    alone, shared = stages(False), stages(True)
+    common = alone.keys() & shared.keys()
+    assert common and all(alone[k] == shared[k] for k in common)
 
 
 def test_every_block_of_a_divided_sum_has_a_stage() -> None:

@@ -54,15 +54,15 @@ def facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | str:
         known.setdefault("wgmma-left", []).append(
             (*h, int(bool(left.computed)), left.bytes, left.fixed, left.beside, left.step)
         )
-        known.setdefault("wgmma-lies", []).append((*h, *_largest(v, left)))
+        known.setdefault("wgmma-lies", []).append((*h, *_overlaid(v, left)))
         known.setdefault("wgmma-runs", []).append((*h, operands.run))
         known.setdefault("wgmma-scalars", []).append((*h, len(v.scalars_m), len(v.scalars_n)))
         known.setdefault("wgmma-passing", []).append((*h, 0 if way else len(passing(v))))
     return known
 
 
-def _largest(v: ContractionView, left: Left) -> tuple[int, int]:
-    """Bytes (for a row, for a column) and element of the sum of tiles: each sum's deposit overlays one no smaller."""
+def _overlaid(v: ContractionView, left: Left) -> tuple[int, int]:
+    """Bytes of a row and of a column of tiles, an element of the sum: no more than each sum's deposit overlays."""
     assert v.factor is not None
     right = dtype(v.factor).bytes
     if len(v.sums) == 1:
