@@ -16,13 +16,12 @@ Rows that are predicted to take more than a quarter of a second are left out: ch
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,6 +43,7 @@ from emmy.tune.record import INNOCENT, failure_of, measurements_of, steadied
 from emmy.tune.runner.tasks import task_of
 from emmy.tune.space import MIXES, Space
 from experiments.bodies import Found, read
+from experiments.wanted import is_named, wanted_picks, wanted_rows
 
 Json = dict[str, Any]
 BODIES: Final = Path(__file__).parent / "results" / "bodies.json"
@@ -96,13 +96,19 @@ def survey(found: Found, arch: str) -> Survey | str:
 
 @dataclass
 class Batch:
+    """Rows of a body that are built and measured together; `building` has their check and their anchor as well."""
+
     numbers: list[int]
     building: dict[int | str, Future[Built]]
 
 
 @dataclass
 class Site:
-    """A body that is worked on.  `why` says how each row came to be measured."""
+    """A body that is worked on.
+
+    `held`: the check's and the anchor's kernels, once built.  `why` says how each row came to be measured.  `picks`:
+    rows that were asked for and are not measured yet.
+    """
 
     found: Found
     surveyed: Future[Survey | str]
@@ -114,7 +120,7 @@ class Site:
     why: dict[int, str] = field(default_factory=dict)
     batch: Batch | None = None
     running: bool = False
-    extra: list[str] = field(default_factory=list)
+    picks: list[str] = field(default_factory=list)
 
     @property
     def key(self) -> tuple[tuple[str, int], ...]:
@@ -179,7 +185,7 @@ class Gathering:
                 while waiting and len(self.open) < OPEN:
                     f = waiting.pop(0)
                     site = Site(f, self.builders.pool.submit(survey, f, self.card.arch))
-                    site.extra = list((self.picks or {}).get(f.body, ()))
+                    site.picks = list((self.picks or {}).get(f.body, ()))
                     self.open.append(site)
                 for site in list(self.open):
                     self._advance(site)
@@ -223,7 +229,7 @@ class Gathering:
         mix = replace(MIXES["full"], most=min(self.rows, len(found.rows)))
         site.space = space = Space(found.rows, np.array(found.predicted), found.floor, first, mix, self.seed)
         early = self.early.get(site.found.body, ())
-        space.proposed = [k for k, r in enumerate(found.rows) if names(early, r.row.text)]
+        space.proposed = [k for k, r in enumerate(found.rows) if is_named(r.row.text, early)]
         site.check, site.legal = found.check, found.legal
         site.group = Group(
             parse_body(site.found.text), site.found.sizes, self.card, site.found.name, {**found.group, "check": ""}
@@ -245,8 +251,8 @@ class Gathering:
         assert space is not None
         if self.picks is not None:
             named = {r.row.text: k for k, r in enumerate(space.rows)}
-            wanted = [named[row] for row in site.extra if row in named]
-            site.extra = []
+            wanted = [named[row] for row in site.picks if row in named]
+            site.picks = []
             site.why.update(dict.fromkeys(wanted, "pick"))
             return [k for k in wanted if k not in space.times]
         chosen = space.propose(self.size)
@@ -372,36 +378,6 @@ class Gathering:
             f"{failed}  [{names}]",
             flush=True,
         )
-
-
-def wanted_picks(path: Path) -> dict[str, list[str]]:
-    """From the output of `emmy eval regret --json`: rows that were picked and never measured, by body."""
-    found: dict[str, list[str]] = {}
-    for b in json.loads(path.read_text())["bodies"]:
-        if not b["exact"]:
-            found.setdefault(b["body"], []).append(b["pick_row"])
-    return found
-
-
-def names(wanted: Collection[str], row: str) -> bool:
-    """Whether one of some rows is this one, where what a row leaves out is empty."""
-    return any(_fields(w) == _fields(row) for w in wanted)
-
-
-def _fields(row: str) -> dict[str, str]:
-    parts = dict(p.partition("=")[::2] for p in row.split(","))
-    return {key: value for key, value in parts.items() if value}
-
-
-def wanted_rows(path: Path, bodies: Sequence[Found]) -> dict[str, list[str]]:
-    """Rows by body, of a file that lists rows by a regular expression of programs' names."""
-    asked: dict[str, list[str]] = json.loads(path.read_text())
-    found: dict[str, list[str]] = {}
-    for f in bodies:
-        for pattern, rows in asked.items():
-            if any(re.search(pattern, p) for p in f.programs):
-                found.setdefault(f.body, []).extend(rows)
-    return found
 
 
 def main() -> int:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from emmy.extract.records import STAND_IN
+from emmy.extract.golden import GoldenFile, GoldenRow
+from emmy.extract.records import STAND_IN, Measurement
 from emmy.extract.store import Store
+from emmy.ir.schedule import short_row
 from emmy.ir.target import target
 from emmy.tune.executors import StandIn
 from experiments.bodies import Found, Wanted, bodies_of, design_cases, indirect, model_cases, ordered, read, write
-from experiments.gather import BODIES, Gathering, wanted_picks
+from experiments.gather import BODIES, Gathering, regime_of
+from experiments.wanted import is_named, wanted_picks, wanted_rows
 from tests.bodies import linear, matvec
+from tests.made_up import legal
 
 CARD = target("sm_90a")
 SMALL = [
@@ -52,14 +58,10 @@ def test_rows_are_measured_recorded_and_not_measured_again(tmp_path: Path) -> No
 @pytest.mark.nvrtc
 @pytest.mark.usefixtures("cache")
 def test_failures_are_recorded_and_picks_are_measured_alone(tmp_path: Path) -> None:
-    import json
-
     db = tmp_path / "e.duckdb"
     failing = gathering(db, 6, StandIn(failing={"WORK=t": "wrong result"}))
     assert failing.failures["wrong result"] == len(Store(db).failures()) > 0
     rows = {m.row for m in Store(db).measurements() if m.body == SMALL[0].body}
-    from tests.made_up import legal
-
     pick = next(r.row.text for r in legal(linear(32, 64, 64)) if r.row.text not in rows and r.family == "mma")
     report = tmp_path / "regret.json"
     report.write_text(json.dumps({"bodies": [
@@ -69,6 +71,38 @@ def test_failures_are_recorded_and_picks_are_measured_alone(tmp_path: Path) -> N
     picked = gathering(db, 6, picks=wanted_picks(report))
     assert picked.counts["rows"] == 1
     assert [m.row for m in Store(db).measurements() if m.row == pick] == [pick]
+
+
+@pytest.mark.nvrtc
+@pytest.mark.usefixtures("cache")
+def test_golden_rows_are_known_and_its_proposals_come_early(tmp_path: Path) -> None:
+    regime = regime_of(StandIn())
+    found = legal(linear(32, 64, 64))
+    slowest = max(found, key=lambda r: (r.config.blocks, r.row.text))
+    known = [r for r in found if r.row != slowest.row][:4]
+    body = SMALL[0].body
+    times = [Measurement(body, (), r.family, r.row.text, regime, 9, 1e-5, 1e-5, 1e-5) for r in known]
+    golden = GoldenFile(regime, (
+        *(GoldenRow(body, "k", (), m.family, m.row, m) for m in times),
+        GoldenRow(body, "k", (), slowest.family, short_row(slowest.row.text), None),
+    ))  # fmt: skip
+    done = gathering(tmp_path / "e.duckdb", 8, golden=golden)
+    rows = {m.row for m in Store(tmp_path / "e.duckdb").measurements() if m.body == body}
+    assert done.counts["bodies"] == 2 and len(rows) == 8 - len(known)
+    assert slowest.row.text in rows and not rows & {m.row for m in times}
+    other = GoldenFile(replace(regime, gpu="H200"), golden.rows)
+    gathering(tmp_path / "o.duckdb", 8, golden=other)
+    assert sum(m.body == body for m in Store(tmp_path / "o.duckdb").measurements()) == 8
+
+
+def test_rows_are_asked_for_by_program_and_spelled_with_or_without_empty_knobs(tmp_path: Path) -> None:
+    asked = tmp_path / "rows.json"
+    asked.write_text(json.dumps({"^a@": ["WORK=t32"], "@1": ["WORK=t64,STAGE="], "none": ["WORK=t1"]}))
+    assert wanted_rows(asked, SMALL) == {
+        SMALL[0].body: ["WORK=t32", "WORK=t64,STAGE="], SMALL[1].body: ["WORK=t64,STAGE="]
+    }  # fmt: skip
+    assert is_named("WORK=t64,TILE=,STAGE=", ["WORK=t32", "WORK=t64"])
+    assert not is_named("WORK=t64,TILE=f2", ["WORK=t64"]) and not is_named("WORK=t64", [])
 
 
 def test_the_list_of_bodies_is_large_and_each_is_what_it_says() -> None:
