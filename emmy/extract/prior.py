@@ -33,6 +33,7 @@ from emmy.extract.constants import (
     FITTED,
     FUSED,
     PRODUCERS,
+    ROW_CLOCKS,
     SECTOR_BYTES,
     SM_BYTES_CLOCK,
     SMEM_BYTES_CLOCK,
@@ -299,6 +300,18 @@ class _Model:
         each = total * self.k.slot / np.maximum(1.0, c.blocks * c.block_threads)
         return np.where(self.is_tiled, each, 0.0)
 
+    def _before_clocks(self) -> Array:
+        """A block's clocks for row scalars that no passing tile gives: its threads read its rows, then multiply."""
+        c = self.c
+        whole = (c.splits <= 1) & (c.stream == 0.0) & (c.swapped == 0.0) & (c.turns == 0.0) & ~c.of("tile")
+        total = np.zeros(len(c.blocks))
+        for s in self.work.before:
+            rows = c.tile_m if s.along_m else c.tile_n
+            bytes = rows * s.length * self.work.element
+            clocks = bytes / 16.0 / np.maximum(1.0, c.block_threads) * ROW_CLOCKS
+            total = total + np.where(whole & s.passing, 0.0, clocks)
+        return np.where(self.is_tiled, total, 0.0)
+
     def _held_online(self) -> Mask:
         """Rows in registers whose online sum is a maximum, then a sum of exponentials that the results take too."""
         held: Mask = self.is_row & (self.c.held == 1.0) & (self.work.rescales and not self.work.deviates)
@@ -395,7 +408,8 @@ class _Model:
         step = np.where(self.is_wgmma, k.slot_clocks, k.step_clocks)
         stepped = _norm([roofs, waited], 8.0) + turns * (step + (1.0 - c.direct) * k.sync_clocks)
         roofs = np.where(self.is_tiled, stepped, roofs)
-        clocks = np.where(self.is_tiled, k.dram_clocks + k.chain_clocks * alone, self._untiled_clocks(slots))
+        tiled = k.dram_clocks + k.chain_clocks * alone + self._before_clocks()
+        clocks = np.where(self.is_tiled, tiled, self._untiled_clocks(slots))
         begun = np.where(c.persist == 1.0, k.start_clocks / self.waves + k.stay_clocks, k.start_clocks)
         in_cluster = self.is_wgmma & (c.exchange == 0)
         serial = self.waves * (begun + clocks) / t.clock + np.where(

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from emmy.extract.before import Statistic, statistics
 from emmy.extract.products import ProductAxes, product_axes
 from emmy.ir.dtype import dtype
 from emmy.ir.evaluate import integer
@@ -104,7 +105,7 @@ class Work:
     `slots[g]` that such a kernel saves, as the exponentials that it sums are those that its results need. `rescales`,
     `deviates`: online sums and folds of squared deviations are there, whose partial results take an exponential or a
     division to combine. Running folds are counted as one walk along each row; `replayed` slots more are spent where
-    every output walks again from the beginning.
+    every output walks again from the beginning.  `before`: row scalars that a contraction's results or factors need.
     """
 
     points: int
@@ -125,6 +126,7 @@ class Work:
     rescales: bool
     deviates: bool
     replayed: float
+    before: tuple[Statistic, ...] = ()
 
     @property
     def bytes(self) -> float:
@@ -228,6 +230,7 @@ class _Analysis:
             rescales=any(isinstance(n, Online) for n in binders),
             deviates=any(isinstance(n, Fold) and n.kind == "m2" for n in binders),
             replayed=self.replayed,
+            before=statistics(self.body, self.product),
         )
 
     def _main(self, products: Mapping[Expr, ProductAxes]) -> ProductAxes | None:
