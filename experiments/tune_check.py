@@ -28,7 +28,7 @@ CODES: Final = {
     "attention 1x16x2048x128 bf16": "q=torch.randn(1,16,2048,128,dtype=torch.bfloat16)\n"
     "torch.nn.functional.scaled_dot_product_attention(q,q,q,is_causal=True)",
 }
-LEAST_RATE: Final = 20.0
+LEAST_RATE: Final = 20.0  # measured rows a second
 NEAR: Final = 1.03  # the tuned plan's time over that of the longer search
 
 
@@ -44,6 +44,7 @@ def emmy(*words: str) -> tuple[int, str, float]:
 def tune(
     name: str, words: list[str], database: Path, budget: str, problems: list[str], effort: str = "normal"
 ) -> dict[str, Any]:
+    """What `emmy tune --json` says, printed in short; empty where it failed, which `problems` is told."""
     code, out, seconds = emmy("tune", *words, "--budget", budget, "--effort", effort, "--db", str(database), "--json")
     if code:
         problems.append(f"{name}: emmy tune ended with {code}")

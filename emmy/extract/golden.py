@@ -61,6 +61,8 @@ CASE_KEYS: Final[Mapping[str, type]] = {
 
 @dataclass(frozen=True, slots=True)
 class GoldenFile:
+    """What a file holds.  All its rows are of one regime; `cases` are the programs that its bodies came from."""
+
     regime: Regime
     rows: tuple[GoldenRow, ...]
     bodies: tuple[KernelRecord, ...] = ()
@@ -76,6 +78,7 @@ class GoldenFile:
 
 
 def file_name(regime: Regime) -> str:
+    """`h200_sm90.json`: of one card, whatever the compiler."""
     gpu = re.sub(r"[^a-z0-9]+", "-", regime.gpu.lower()).strip("-")
     return f"{gpu}_sm{regime.capability}.json"
 

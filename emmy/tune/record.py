@@ -75,6 +75,7 @@ class Recorder:
         return self._last
 
     def add(self, measurements: Sequence[Measurement], failures: Sequence[Failure]) -> None:
+        """One batch, written at once if the store takes it."""
         self.waiting += measurements
         self.waiting_failures += failures
         self.flush()

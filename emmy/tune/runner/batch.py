@@ -29,6 +29,10 @@ class Batch:
         self.candidates = {c["id"]: c for c in self.group["candidates"]}
 
     def run(self, wanted: Sequence[str], warm: bool) -> None:
+        """Check and time the candidates named `wanted`, and the anchor; one result each is said.
+
+        CudaError where the driver's context is lost, with which results that were not said yet are lost too.
+        """
         clock = self.card.clocks.now()
         if not self.buffers.reference:
             self.refer()
@@ -82,6 +86,7 @@ class Batch:
         return Candidate(self.card, self.buffers, self.kernels, self.candidates[name])
 
     def launch(self, c: Candidate) -> None:
+        """Run it once on the first copy, with operands as given and results poisoned, and wait."""
         for name in self.buffers.shared:
             self.buffers.reset(name, self.buffers.sets[0])
         c.run(self.card.stream)
@@ -111,6 +116,7 @@ class Batch:
             return None
 
     def once(self, c: Candidate) -> float:
+        """Seconds of one launch, whatever L2 holds."""
         start, end = self.card.events
         cuda("cuEventRecord", start, self.card.stream)
         c.run(self.card.stream)
@@ -168,6 +174,7 @@ class Batch:
         return found
 
     def sample_warm(self, alive: Sequence[Candidate]) -> None:
+        """Eight samples of each on one set of buffers, behind two that fill L2."""
         for c in alive:
             c.build_warm()
         start, end = self.card.events
@@ -183,6 +190,7 @@ class Batch:
             del c.warm_samples[:2]
 
     def result(self, c: Candidate, before: float, after: float, anchor: float) -> Json:
+        """What is said of a timed candidate: SM clocks before and after in Hz, the anchor's median in seconds."""
         times = summary(c.samples)
         if times["median"] < self.group["least_seconds"]:
             reason = f"{times['median']:.3e} s, but no kernel of this card can take less than"
