@@ -174,11 +174,13 @@ def test_held_pad_rules_take_away_the_padded_launches_alone(name):
     assert rest == {(l.body.hash, l.rule) for l in held.closed}
 
 
-def test_copies_stay_apart_from_the_program_where_nothing_unites_them():
-    _, whole = saturated("linear")
-    _, model = saturated("linear", "unite-padded")
-    assert model.egg.freeze().size() == whole.egg.freeze().size()
-    assert len(set(model.egg.freeze().rows("pad-of"))) == 1
+@pytest.mark.parametrize(("held", "united"), [((), True), (("unite-padded",), False)])
+def test_what_reads_a_copy_and_the_value_that_it_equals_are_one_class_where_a_rule_unites_them(held, united):
+    _, model = saturated("linear", *held)
+    frozen = model.egg.freeze()
+    classes = dict(frozen.rows("node"))
+    ((made, value),) = frozen.rows("pad-of")
+    assert (classes[made] == classes[value]) == united
 
 
 def test_a_launch_may_write_what_it_computes_into_the_copy():

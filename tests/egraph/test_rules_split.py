@@ -128,6 +128,15 @@ def test_held_split_takes_away_the_partial_launches_alone(name):
     assert rest >= {(l.body.hash, l.rule) for l in held.closed}
 
 
+@pytest.mark.parametrize(("held", "united"), [((), True), (("unite-split",), False)])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_split_fold_and_the_whole_one_are_one_class_where_a_rule_unites_them(name, held, united):
+    _, model = saturated(name, *held)
+    frozen = model.egg.freeze()
+    classes, pairs = dict(frozen.rows("node")), frozen.rows("split-of")
+    assert pairs and all((classes[i] == classes[j]) == united for i, j in pairs)
+
+
 def test_partial_results_of_a_contraction_are_f32_and_the_finishing_launch_takes_the_epilogue():
     _, model = saturated("decode")
     (part,) = model.anchors.partial
