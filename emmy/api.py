@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from emmy.arguments import require, shortened
+from emmy.arguments import expanded, require, shortened
 from emmy.egraph.model import Limits
 from emmy.errors import InputError, UsageError
 from emmy.executable import Executable
@@ -78,7 +78,7 @@ def build_options(target: str | Target | None = None, settings: Settings | None 
     for name in given["held"]:
         require("a name in held", name, str, "names of rules")
     if isinstance(given["database"], str):
-        given["database"] = Path(given["database"]).expanduser()
+        given["database"] = expanded(given["database"])
     for name in ("golden", "prior"):
         if isinstance(given[name], os.PathLike):
             given[name] = os.fspath(given[name])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any, Final
 
 from emmy.errors import UsageError
@@ -45,3 +47,8 @@ def positive(name: str, value: Any, kind: type, unit: str) -> None:
 def shortened(value: object, most: int = 60) -> str:
     text = repr(value)
     return text if len(text) <= most else f"{text[:most]}…"
+
+
+def expanded(path: Path | str) -> Path:
+    """The path with the home of `~` and `~user`; as it is where there is no such user, which opening it will say."""
+    return Path(os.path.expanduser(path))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from emmy.arguments import allowances
+from emmy.arguments import allowances, expanded
 from emmy.errors import UsageError
 
 
@@ -63,4 +63,4 @@ class Settings:
 
 def _path(env: Mapping[str, str], name: str) -> Path | None:
     value = env.get(name)
-    return Path(value).expanduser() if value else None
+    return expanded(value) if value else None

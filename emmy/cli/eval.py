@@ -55,8 +55,7 @@ class RegretOptions(EvalOptions):
 
 def goldens(o: EvalOptions) -> list[GoldenFile]:
     """The golden files that count: those that ship, or the one that EMMY_GOLDEN_FILE names."""
-    from pathlib import Path
-
+    from emmy.arguments import expanded
     from emmy.extract.golden import read_golden
     from emmy.resources import golden
     from emmy.settings import Settings
@@ -64,7 +63,7 @@ def goldens(o: EvalOptions) -> list[GoldenFile]:
     named = Settings.read().golden
     if o.no_golden or named == "":
         return []
-    paths = [Path(named).expanduser()] if named else sorted(golden().glob("*_sm*.json"))
+    paths = [expanded(named)] if named else sorted(golden().glob("*_sm*.json"))
     return [read_golden(p) for p in paths]
 
 

@@ -23,13 +23,13 @@ class Database:
     """The file at `path`; `lock_seconds` is how long a batch waits for other processes."""
 
     def __init__(self, path: Path, lock_seconds: float, make_directory: bool) -> None:
-        self.path, self.lock_seconds, self.make_directory = path, lock_seconds, make_directory
+        self.path, self.lock_seconds, self.make_directory = _target(path), lock_seconds, make_directory
 
     def write(self, batch: Callable[[DuckDBPyConnection], T]) -> T:
         """The batch's result, its changes committed; on any error nothing of it is kept."""
         self._writable()
         with self._locked(writing=True):
-            if not self.path.exists():
+            if not self.exists():
                 self._create(self.path)
 
             def migrated(connection: DuckDBPyConnection) -> T:
@@ -43,54 +43,70 @@ class Database:
         """Copy each row of the tables once to a new file that takes the old one's place; bytes before and after."""
         self._writable()
         with self._locked(writing=True):
-            if not self.path.exists():
+            if not self.exists():
                 self._create(self.path)
             before = self.path.stat().st_size
             with self._open(self.path, writing=True) as connection:
                 _in_transaction(connection, lambda c: migrate(c, self.path))
-            fresh = self._fresh()
-            with self._open(fresh, writing=True) as connection:
+            with self._fresh() as fresh, self._open(fresh, writing=True) as connection:
                 _in_transaction(connection, lambda c: migrate(c, fresh))
                 connection.execute(f"ATTACH '{_quoted(self.path)}' AS former (READ_ONLY)")
                 for table in tables:
                     connection.execute(f"INSERT INTO {table} SELECT DISTINCT * FROM former.{table} ORDER BY ALL")
                 connection.execute("DETACH former")
-            os.replace(fresh, self.path)
         return before, self.path.stat().st_size
 
     def _create(self, path: Path) -> None:
         """A new file of today's schema appears whole: a half-made one could never be opened again."""
         Path(f"{path}.wal").unlink(missing_ok=True)  # of a file that is gone
-        fresh = self._fresh()
-        with self._open(fresh, writing=True) as connection:
+        with self._fresh() as fresh, self._open(fresh, writing=True) as connection:
             _in_transaction(connection, lambda c: migrate(c, path))
-        os.replace(fresh, path)
 
-    def _fresh(self) -> Path:
-        """Where a new file is made: a place that the lock keeps for us, without what a killed process left there."""
+    @contextmanager
+    def _fresh(self) -> Iterator[Path]:
+        """Where a new file is made, which takes the old one's place where that went well: a place that the lock keeps
+        for us, without what a killed process left there."""
         fresh = self.path.with_name(f".{self.path.name}.new")
-        for path in (fresh, Path(f"{fresh}.wal")):
-            path.unlink(missing_ok=True)
-        return fresh
+        parts = (fresh, Path(f"{fresh}.wal"))
+        try:
+            for path in parts:
+                path.unlink(missing_ok=True)
+            yield fresh
+            os.replace(fresh, self.path)
+        finally:
+            for path in parts:
+                path.unlink(missing_ok=True)
 
     def read(self, batch: Callable[[DuckDBPyConnection], T], empty: T) -> T:
         """The batch's result, `empty` where there is no file yet."""
-        if not self.path.exists():
+        if not self.exists():
             if not self.make_directory:
                 self._directory()
             return empty
-        if self.path.is_dir():
+        if os.path.isdir(self.path):
             raise StoreError(f"the evidence store {self.path} is a folder", _ELSEWHERE)
         with self._locked(writing=False), self._open(self.path, writing=False) as connection:
             if check_version(connection, self.path) == 0:
                 return empty
             return batch(connection)
 
+    def exists(self) -> bool:
+        """Whether there is a file yet.  StoreError where that cannot be told: a name that no file can have, a folder
+        that may not be looked into, links that lead nowhere."""
+        try:
+            self.path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise StoreError(f"the evidence store {self.path} cannot be reached: {reason}", _ELSEWHERE) from error
+        return True
+
     def _writable(self) -> None:
         self._directory()
-        if self.path.is_dir():
+        if self.exists() and os.path.isdir(self.path):
             raise StoreError(f"the evidence store {self.path} is a folder", _ELSEWHERE)
-        if self.path.exists() and not os.access(self.path, os.W_OK):
+        if self.exists() and not os.access(self.path, os.W_OK):
             raise StoreError(
                 f"the evidence store {self.path} is read-only", "make it writable, or name another (EMMY_TUNE_DB)"
             )
@@ -181,12 +197,20 @@ class Database:
 _ELSEWHERE: Final = "name another store with EMMY_TUNE_DB or --db"
 
 
+def _target(path: Path) -> Path:
+    """What a link names: a file that is made anew takes its place, and two names of one file have one lock."""
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError:  # a name that no file can have, which opening it will say
+        return path
+
+
 def version_of(connection: DuckDBPyConnection) -> int:
     """Schema version of an open file; 0 where no step was applied."""
     known = connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'emmy_schema'").fetchone()
     if known is None:
         return 0
-    found = connection.execute("SELECT max(version) FROM emmy_schema").fetchone()
+    found = connection.execute("SELECT TRY_CAST(max(version) AS INTEGER) FROM emmy_schema").fetchone()
     return int(found[0]) if found and found[0] is not None else 0
 
 
@@ -197,9 +221,29 @@ def check_version(connection: DuckDBPyConnection, path: Path) -> int:
             f"the evidence store {path} has schema {version}, this Emmy knows {schema.VERSION}",
             "update Emmy, or name another store with EMMY_TUNE_DB",
         )
-    if version == 0 and connection.execute("SELECT 1 FROM duckdb_tables() LIMIT 1").fetchone():
+    if version < 0 or (version == 0 and connection.execute("SELECT 1 FROM duckdb_tables() LIMIT 1").fetchone()):
         raise StoreError(f"{path} is a DuckDB file, but no evidence store: it holds other tables", _ELSEWHERE)
+    if version:
+        check_columns(connection, path, version)
     return version
+
+
+def check_columns(connection: DuckDBPyConnection, path: Path, version: int) -> None:
+    """StoreError where a table's columns are not those that our steps make; an older file lacks the last ones."""
+    present: dict[str, list[tuple[str, str]]] = {}
+    query = "SELECT table_name, column_name, data_type FROM duckdb_columns() ORDER BY table_name, column_index"
+    for table, column, type in connection.execute(query).fetchall():
+        present.setdefault(table, []).append((column, type))
+    for table, columns in schema.COLUMNS.items():
+        wanted = [(name, schema.TYPES.get(kind, "VARCHAR")) for name, kind in columns]
+        found = present.get(table, [])
+        lacking = wanted[len(found) :]
+        if found != wanted[: len(found)] or (lacking and version == schema.VERSION):
+            raise StoreError(
+                f"the evidence store {path} was changed by hand: its table {table} has other columns than schema "
+                f"{version}",
+                "restore a copy, or " + _ELSEWHERE,
+            )
 
 
 def migrate(connection: DuckDBPyConnection, path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from emmy.errors import StoreError
 from emmy.extract import schema
 from emmy.extract.checks import checked
+from emmy.extract.files import replacing
 from emmy.extract.outside import read_json
 from emmy.extract.store import Store
 
@@ -38,13 +39,8 @@ def save(store: Store, path: Path, form: Format | None = None) -> Counts:
     tables = store.tables()
     try:
         if (form or format_of(path)) == "jsonl":
-            part = path.with_name(path.name + ".part")
-            try:
-                with part.open("w", encoding="utf-8") as file:
-                    write_lines(tables, file)
-                os.replace(part, path)
-            finally:
-                part.unlink(missing_ok=True)
+            with replacing(path) as part, part.open("w", encoding="utf-8") as file:
+                write_lines(tables, file)
         else:
             _save_parquet(tables, path)
     except OSError as error:
@@ -72,14 +68,13 @@ def _save_parquet(tables: Mapping[str, list[tuple[Any, ...]]], folder: Path) -> 
             {"format": FORMAT, "version": str(schema.VERSION)},
         )
         values = [dict(zip(fields.names, row, strict=True)) for row in rows]
-        part = folder / f".{table}.part"
-        pq.write_table(pa.Table.from_pylist(values, schema=fields), part)
-        os.replace(part, folder / f"{table}.parquet")
+        with replacing(folder / f"{table}.parquet") as part:
+            pq.write_table(pa.Table.from_pylist(values, schema=fields), part)
 
 
 def load(store: Store, path: Path) -> Counts:
     """Add the rows of an exported file or folder; how many of each table were new.  StoreError where one is wrong."""
-    if not path.exists():
+    if not os.path.exists(path):
         raise StoreError(f"{path} does not exist", "write it with `emmy db export`")
     rows = _parquet_rows(path) if path.is_dir() else _line_rows(path)
     return store.add_missing(checked(rows, str(path)))
@@ -129,20 +124,24 @@ def _parquet_rows(folder: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
     for path in paths:
         try:
             table = pq.read_table(path)
-        except (pa.ArrowException, OSError) as error:
-            raise StoreError(f"{path} is no Parquet file: {error}", "write it again with `emmy db export`") from error
-        meta = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
-        version = meta.get("version", "")
-        _check_head(path, {"format": meta.get("format"), "version": int(version) if version.isdigit() else None})
-        for row in table.to_pylist():
+            rows = table.to_pylist()
+            meta = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
+            version = int(meta["version"]) if "version" in meta else None
+        # not only pyarrow's errors: a text that is none and a time that Python has not are ValueErrors
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise StoreError(
+                f"{path} is no Parquet file of ours: {str(error)[:200]}", "write it again with `emmy db export`"
+            ) from error
+        _check_head(path, {"format": meta.get("format"), "version": version})
+        for row in rows:
             yield path.stem, row
 
 
 def merge(store: Store, other: Path) -> Counts:
     """Add the rows of another store's file; how many of each table were new."""
-    if not other.exists():
+    if not os.path.exists(other):
         raise StoreError(f"{other} does not exist", "name the evidence store to merge")
-    if other.resolve() == store.path.resolve():
+    if os.path.realpath(other) == os.path.realpath(store.path):
         raise StoreError(f"{other} is the store itself", "name another one")
     return store.add_missing(checked(_rows(Store(other).tables()), str(other)))
 

@@ -26,10 +26,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from emmy.arguments import expanded
 from emmy.errors import StoreError
 from emmy.extract.checks import LONGEST
 from emmy.extract.evidence import solid
-from emmy.extract.outside import is_number, read_json
+from emmy.extract.files import replacing
+from emmy.extract.outside import is_number, read_at_most, read_json
 from emmy.extract.records import KernelRecord, Measurement, Regime, Sizes
 from emmy.extract.store import Store
 
@@ -87,9 +89,9 @@ def golden_path(regime: Regime, directory: Path, environ: Mapping[str, str] = os
     """The file that holds for a card: `EMMY_GOLDEN_FILE` where it is set (empty: none), else the one in `directory`."""
     named = environ.get("EMMY_GOLDEN_FILE")
     if named is not None:
-        return Path(named).expanduser() if named else None
+        return expanded(named) if named else None
     path = directory / file_name(regime)
-    return path if path.exists() else None
+    return path if os.path.exists(path) else None
 
 
 def write_golden(
@@ -104,7 +106,7 @@ def write_golden(
     StoreError where it cannot be written.
     """
     ordered = sorted(
-        rows, key=lambda r: (r.name, r.body, r.sizes, r.measurement.median if r.measurement else 0.0, r.row)
+        rows, key=lambda r: (r.name, r.body, r.sizes, _short(r.measurement.median) if r.measurement else 0.0, r.row)
     )
     head = {"format": FORMAT, "version": VERSION, "gpu": regime.gpu, "capability": regime.capability,
             "compiler": regime.compiler, "numerics": regime.numerics, "l2": regime.l2}  # fmt: skip
@@ -114,14 +116,11 @@ def write_golden(
     programs = ",\n".join(json.dumps(dict(c)) for c in cases)
     parts = {"rows": lines, "bodies": texts, "cases": programs}
     text = json.dumps(head)[:-1] + "".join(f', "{k}": [\n{v}\n]' for k, v in parts.items()) + "}\n"
-    temporary = path.with_name(path.name + ".part")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
+        with replacing(path) as part:
+            part.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StoreError(f"golden file {path} cannot be written: {error.strerror}", "name another file") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_golden(path: Path, bodies: Container[str] | None = None) -> GoldenFile:
@@ -130,9 +129,7 @@ def read_golden(path: Path, bodies: Container[str] | None = None) -> GoldenFile:
     With `bodies`, only rows of these are looked at, and no Loop IR: a compile needs few of many.
     """
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise StoreError(f"golden file {path} is larger than {MAX_BYTES >> 20} MiB", "it is not one of ours")
-        document = read_json(path.read_text(encoding="utf-8"))
+        document = read_json(read_at_most(path, MAX_BYTES).decode())
     except OSError as error:
         raise StoreError(f"golden file {path} cannot be read: {error.strerror}", _OFF) from error
     except ValueError as error:
@@ -157,7 +154,7 @@ def read_golden(path: Path, bodies: Container[str] | None = None) -> GoldenFile:
         raise check.wrong("bodies", "a list")
     numbered: Iterable[tuple[int, Any]] = enumerate(rows)
     if bodies is not None:
-        numbered = ((k, r) for k, r in numbered if not isinstance(r, dict) or r.get("body") in bodies)
+        numbered = ((k, r) for k, r in numbered if not _of_another(r, bodies))
         texts = []
     return GoldenFile(
         regime,
@@ -165,6 +162,12 @@ def read_golden(path: Path, bodies: Container[str] | None = None) -> GoldenFile:
         tuple(_body(path, k, text) for k, text in enumerate(texts)),
         read_cases(document.get("cases", []), f"golden file {path}"),
     )
+
+
+def _of_another(row: object, bodies: Container[str]) -> bool:
+    """A row of a body that is not among these; what names no body is for the checks."""
+    body = row.get("body") if isinstance(row, dict) else None
+    return isinstance(body, str) and body not in bodies
 
 
 def read_cases(cases: object, where: str) -> tuple[Case, ...]:

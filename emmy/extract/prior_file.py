@@ -8,7 +8,6 @@ turn, the rank correlation and regret of both priors) and some of its answers.
 from __future__ import annotations
 
 import math
-import os
 import re
 import zipfile
 import zlib
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from emmy.errors import StoreError
 from emmy.extract.features import FAMILIES, NAMES
+from emmy.extract.files import replacing
 from emmy.extract.learned import MOST, POOLED, HeldOut, LearnedPrior
 from emmy.extract.trees import LEAVES, Forest
 
@@ -63,10 +63,9 @@ def save(prior: LearnedPrior, path: Path) -> None:
             f"{name}.members": np.array(f.members), f"{name}.feature": f.feature, f"{name}.threshold": f.threshold,
             f"{name}.mask": f.mask, f"{name}.tree": f.tree, f"{name}.leaf": f.leaf,
         }  # fmt: skip
-    part = path.with_name(path.name + ".part.npz")
     try:
-        np.savez_compressed(part, allow_pickle=False, **arrays)
-        os.replace(part, path)
+        with replacing(path) as part, part.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
     except OSError as error:
         raise StoreError(f"prior {path} cannot be written: {error.strerror}", "name another file") from error
 

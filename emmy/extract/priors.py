@@ -6,6 +6,7 @@ is none; or a file, which is used as it is.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from emmy.arguments import expanded
 from emmy.errors import StoreError, UsageError
 from emmy.extract.prior import predict_many
 from emmy.extract.prior_file import file_name, load
@@ -47,9 +49,9 @@ def prior_of(target: Target, directory: Path, asked: str = "") -> tuple[Prior, t
     """
     if asked == "analytic":
         return ANALYTIC, ()
-    named = Path(asked).expanduser() if asked not in ("", "learned") else None
+    named = expanded(asked) if asked not in ("", "learned") else None
     path = named or prior_path(target, directory)
-    if not path.exists():
+    if not os.path.exists(path):
         if asked:
             raise UsageError(f"EMMY_PRIOR={asked}: there is no file {path}", "make one with `emmy fit`, or unset it")
         return ANALYTIC, ()

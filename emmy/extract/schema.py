@@ -43,6 +43,10 @@ VERSION: Final = len(STEPS)
 
 # A column's kind says what a value from outside has to be: `emmy.extract.checks` holds one check a kind.
 Kind = Literal["hash", "text", "long", "l2", "sizes", "features", "pieces", "capability", "count", "seconds", "number"]
+# DuckDB's types; of every other kind it is a text
+TYPES: Final[Mapping[Kind, str]] = {
+    "capability": "INTEGER", "count": "INTEGER", "seconds": "DOUBLE", "number": "DOUBLE",
+}  # fmt: skip
 COLUMNS: Final[Mapping[str, tuple[tuple[str, Kind], ...]]] = {
     "kernel": (("body", "hash"), ("text", "long"), ("name", "text"), ("features", "features")),
     "measurement": (

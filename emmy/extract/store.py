@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from emmy.arguments import expanded
 from emmy.errors import StoreError
 from emmy.extract import schema
 from emmy.extract.database import Database, version_of
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 T = TypeVar("T")
+J = TypeVar("J", list[Any], dict[str, Any])
 LOCK_SECONDS: Final = 10.0
 
 
@@ -44,7 +46,7 @@ def default_path(environ: Mapping[str, str] = os.environ) -> Path:
     """The store that is meant when none is named."""
     named = environ.get("EMMY_TUNE_DB", "")
     if named:
-        return Path(named).expanduser()
+        return expanded(named)
     import platformdirs
 
     return Path(platformdirs.user_data_dir("emmy", appauthor=False)) / "evidence.duckdb"
@@ -64,7 +66,7 @@ class Store:
     """One evidence file.  Every method opens it, does one batch, and closes it; each may raise StoreError."""
 
     def __init__(self, path: Path | str | None = None, lock_seconds: float = LOCK_SECONDS) -> None:
-        self.path = Path(path).expanduser() if path is not None else default_path()
+        self.path = expanded(path) if path is not None else default_path()
         # the directory of the default path is ours to make; one that the user named must be there
         ours = path is None and not os.environ.get("EMMY_TUNE_DB")
         self.database = Database(self.path, lock_seconds, make_directory=ours)
@@ -195,14 +197,14 @@ class Store:
                 return []
             query = "SELECT * FROM routing WHERE program = ? ORDER BY taken, total"
             rows = connection.execute(query, [program]).fetchall()
-            return [Routing(r[0], tuple(json.loads(r[1])), r[2], r[3], r[4]) for r in rows]
+            return [Routing(r[0], tuple(_json(r[1], list, "pieces of a plan")), r[2], r[3], r[4]) for r in rows]
 
         return self._read(batch, [])
 
     def kernels(self) -> list[KernelRecord]:
         def batch(connection: DuckDBPyConnection) -> list[KernelRecord]:
             rows = connection.execute("SELECT * FROM kernel ORDER BY body").fetchall()
-            return [KernelRecord(r[0], r[1], r[2], json.loads(r[3])) for r in rows]
+            return [KernelRecord(r[0], r[1], r[2], _json(r[3], dict, "features")) for r in rows]
 
         return self._read(batch, [])
 
@@ -241,7 +243,7 @@ class Store:
             return version_of(connection), rows
 
         version, rows = self._read(batch, (0, dict.fromkeys(schema.TABLES, 0)))
-        return Stats(str(self.path), version, self.path.stat().st_size if self.path.exists() else 0, rows)
+        return Stats(str(self.path), version, self.path.stat().st_size if self.database.exists() else 0, rows)
 
     # ---- opening ---------------------------------------------------------------------------------------------------
 
@@ -302,7 +304,7 @@ def _all_rows(connection: DuckDBPyConnection, table: str) -> list[tuple[Any, ...
 
 def _features_text(kernel: KernelRecord, known: str) -> str:
     """The kernel's features as JSON, with the programs that were known of it."""
-    before = KernelRecord(kernel.body, "", "", json.loads(known)).programs
+    before = KernelRecord(kernel.body, "", "", _json(known, dict, "features")).programs
     programs = ";".join(sorted({*before, *kernel.programs}))
     features = {**kernel.features, **({"programs": programs} if programs else {})}
     return json.dumps(features, sort_keys=True)
@@ -338,6 +340,17 @@ def _check_stand_in(source: str, regime: Regime) -> None:
 
 def _sizes_text(sizes: Sizes) -> str:
     return json.dumps(dict(sizes), sort_keys=True)
+
+
+def _json(text: str, type: type[J], what: str) -> J:
+    """What a column holds as JSON.  StoreError where it is not of that type."""
+    try:
+        value = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        value = None
+    if not isinstance(value, type):
+        raise StoreError(f"the evidence store holds {what} that are not ours: {text!r:.80}", "delete that row")
+    return value
 
 
 def _sizes(text: str) -> Sizes:

@@ -23,7 +23,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from emmy.arguments import positive
+from emmy.arguments import expanded, positive
 from emmy.errors import ModelFileError, UnsupportedError, UsageError
 from emmy.frontend.capture import capture, sign
 from emmy.frontend.program import LazyWeights, Program
@@ -98,7 +98,7 @@ def _check(o: Options) -> None:
 
 def find(id_or_dir: str) -> tuple[Path | None, Any, tuple[str, ...]]:
     """(checkpoint folder or None, transformers configuration, notes) of a model; UsageError when it is unknown."""
-    path = Path(id_or_dir).expanduser()
+    path = expanded(id_or_dir)
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise UsageError(f"{id_or_dir} is a folder without a config.json", "name a Hugging Face checkpoint folder")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from emmy.arguments import require
+from emmy.arguments import expanded, require
 from emmy.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def load(
     assert source is not None
     if not source.strip():
         raise UsageError("the name of the model is empty", "name a file, a folder or a Hugging Face model")
-    path = Path(source).expanduser()
+    path = expanded(source)
     if path.is_file() or path.suffix in (".pt", ".pt2", ".pth"):
         _refuse(given, "a model file")
         from emmy.frontend.files import load_file

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -72,6 +73,47 @@ def test_rows_of_other_bodies_are_not_looked_at(tmp_path):
     assert read_golden(path, set()).rows == ()
     with pytest.raises(StoreError, match="row 2"):
         read_golden(path)
+
+
+@pytest.mark.parametrize("body", [[], {}, 7, None])
+def test_a_row_that_names_no_body_is_refused_by_who_looks_at_a_few(tmp_path, body):
+    path = golden(tmp_path / "g.json", measurement("b"))
+    broken = json.loads(path.read_text())
+    broken["rows"].append({**broken["rows"][0], "body": body})
+    path.write_text(json.dumps(broken))
+    for few in (None, {BODY}, set()):
+        with pytest.raises(StoreError, match="row 1: body"):
+            read_golden(path, few)
+    _, lost = evidence_for_compile([BODY], HERE, tmp_path, environ={"EMMY_GOLDEN_FILE": str(path)})
+    assert [text for text in lost if "golden" in text and "row 1" in text]
+
+
+def test_a_file_that_claims_no_size_is_not_read_without_end(tmp_path):
+    with pytest.raises(StoreError, match="larger than"):
+        read_golden(Path("/dev/zero"))
+
+
+def test_a_link_to_a_golden_file_stays_one(tmp_path):
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    golden(real, measurement("b"))
+    link.symlink_to(real)
+    golden(link, measurement("b"), measurement("c"))
+    assert link.is_symlink() and len(read_golden(real).rows) == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link.json", "real.json"]
+
+
+def test_what_is_read_and_written_again_is_the_same_file(tmp_path):
+    path = golden(tmp_path / "g.json", measurement("b", 1.000001e-5), measurement("a", 1.000002e-5))
+    before = path.read_text()
+    file = read_golden(path)
+    write_golden(path, file.regime, file.rows, file.bodies, file.cases)
+    assert path.read_text() == before
+
+
+def test_a_home_that_there_is_not_loses_the_source_and_not_the_compile(tmp_path):
+    nobody = "~no-such-user-here/x"
+    _, lost = evidence_for_compile([BODY], HERE, tmp_path, database=nobody, environ={"EMMY_GOLDEN_FILE": nobody})
+    assert len(lost) == 2 and all("no-such-user-here" in text for text in lost)
 
 
 def test_row_without_times_is_a_proposal_and_no_evidence(tmp_path):

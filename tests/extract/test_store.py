@@ -418,3 +418,54 @@ def test_row_edited_by_hand_is_an_error(path):
             connection.execute("UPDATE measurement SET sizes = ?", [text])
         with pytest.raises(StoreError, match="sizes that are not ours"):
             measured(Store(path))
+
+
+def test_a_link_to_a_store_stays_one(tmp_path, path):
+    link = tmp_path / "link.duckdb"
+    link.symlink_to(path)
+    Store(link).record_measurements([measurement()] * 2)
+    Store(link).vacuum()
+    assert link.is_symlink() and len(Store(path).measurements()) == 1
+    assert not list(tmp_path.glob("link.duckdb.lock")), "two names of one file have one lock"
+
+
+def test_a_name_that_no_file_can_have_loses_the_tier_and_not_the_compile(tmp_path):
+    for odd in (tmp_path / ("a" * 300), loop(tmp_path / "loop")):
+        with pytest.raises(StoreError, match="cannot be reached"):
+            Store(odd).record_measurements([measurement()])
+        assert "lost tier: measured" in str(Store.open_for_compile(odd))
+
+
+def loop(path):
+    path.symlink_to(path.name)
+    return path
+
+
+@pytest.mark.parametrize("change", [
+    "ALTER TABLE measurement ADD COLUMN more INTEGER DEFAULT 3",
+    "ALTER TABLE measurement ALTER median TYPE TEXT",
+    "DROP TABLE measurement",
+    "ALTER TABLE kernel RENAME features TO other",
+    "UPDATE emmy_schema SET version = -5",
+    "ALTER TABLE emmy_schema ALTER version TYPE TEXT; UPDATE emmy_schema SET version = 'abc'",
+])  # fmt: skip
+def test_a_store_whose_tables_were_changed_by_hand_is_named(path, change):
+    Store(path).record_measurements([measurement()])
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(change)
+    assert "lost tier: measured" in str(Store.open_for_compile(path))
+    for use in (Store(path).measurements, Store(path).tables, Store(path).vacuum, Store(path).stats):
+        with pytest.raises(StoreError, match=r"changed by hand|no evidence store"):
+            use()
+    assert not list(path.parent.glob(".*.new"))
+
+
+@pytest.mark.parametrize("text", ["nope", "[]", "5"])
+def test_features_that_are_not_ours_are_named(path, text):
+    Store(path).record_kernels([KernelRecord("b1", "(body)", "k", {})])
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("UPDATE kernel SET features = ?", [text])
+    with pytest.raises(StoreError, match="features"):
+        Store(path).kernels()
+    with pytest.raises(StoreError, match="features"):
+        Store(path).record_kernels([KernelRecord("b1", "(body)", "k", {})])

@@ -116,3 +116,33 @@ def test_a_runner_refuses_arguments_that_say_nothing(
     with pytest.raises(SystemExit) as end:
         main(tmp_path, arguments)
     assert end.value.code == 2 and "write" in capsys.readouterr().err
+
+
+def test_half_a_character_is_no_text():
+    with pytest.raises(ValueError, match="surrogate"):
+        read_json('{"reason": "\\ud800"}')
+    assert read_json('["\\ud83d\\ude00", "\\u00e9"]') == ["\U0001f600", "é"]
+
+
+@pytest.mark.parametrize("meta", [{"version": "²"}, {"version": "9" * 5000}, {b"\xff": b"\xff"}])
+def test_a_parquet_file_whose_head_is_odd_is_named(tmp_path: Path, meta: dict[Any, Any]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {k: [v] for k, v in ROW.items() if k != "table"}
+    table = pa.table(columns).replace_schema_metadata({"format": "emmy-evidence", **meta})
+    pq.write_table(table, tmp_path / "measurement.parquet")
+    with pytest.raises(StoreError, match=r"measurement\.parquet"):
+        exchange.load(Store(tmp_path / "e.duckdb"), tmp_path)
+
+
+def test_a_parquet_text_that_is_none_is_named(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {k: [v] for k, v in ROW.items() if k != "table"}
+    odd = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe")])
+    table = pa.table({**columns, "body": odd}).replace_schema_metadata({"format": "emmy-evidence", "version": "3"})
+    pq.write_table(table, tmp_path / "measurement.parquet")
+    with pytest.raises(StoreError, match=r"measurement\.parquet"):
+        exchange.load(Store(tmp_path / "e.duckdb"), tmp_path)
