@@ -22,7 +22,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
-from emmy.errors import EmmyError
+from emmy.errors import EmmyError, UsageError
 from emmy.extract.golden import Case as Source
 from emmy.ir.target import Target, target
 from experiments.cases import attention, gelu_expression, program, rand
@@ -278,7 +278,11 @@ def write(path: Path, bodies: Sequence[Found]) -> None:
 
 
 def read(path: Path) -> list[Found]:
-    return [Found(**f) for f in json.loads(path.read_text())]
+    """UsageError where the file is no list of bodies."""
+    try:
+        return [Found(**f) for f in json.loads(path.read_text())]
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(f"{path} is no list of bodies: {error}", "write it with experiments.bodies") from error
 
 
 def main() -> int:

@@ -16,8 +16,8 @@ Rows that are predicted to take more than a quarter of a second are left out: ch
 from __future__ import annotations
 
 import argparse
+import math
 import os
-import re
 import sys
 import time
 from collections import Counter
@@ -29,7 +29,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from emmy.errors import EmmyError
+from emmy.errors import EmmyError, UsageError
+from emmy.extract.evidence import standing
 from emmy.extract.golden import GoldenFile, golden_path, read_golden
 from emmy.extract.records import STAND_IN, Failure, KernelRecord, Measurement, Regime, Run
 from emmy.extract.store import Store
@@ -43,7 +44,7 @@ from emmy.tune.record import INNOCENT, failure_of, measurements_of, steadied
 from emmy.tune.runner.tasks import task_of
 from emmy.tune.space import MIXES, Space
 from experiments.bodies import Found, read
-from experiments.wanted import is_named, wanted_picks, wanted_rows
+from experiments.wanted import is_named, pattern, wanted_picks, wanted_rows
 
 Json = dict[str, Any]
 BODIES: Final = Path(__file__).parent / "results" / "bodies.json"
@@ -234,7 +235,7 @@ class Gathering:
         site.group = Group(
             parse_body(site.found.text), site.found.sizes, self.card, site.found.name, {**found.group, "check": ""}
         )
-        for m in self.known.get(site.found.body, ()):
+        for m in sorted(self.known.get(site.found.body, ()), key=standing):  # the last one of a row counts
             k = space.number(m.family, m.row)
             if k is not None and m.sizes == site.key and m.regime == self.regime:
                 space.measured(k, m.median)
@@ -381,6 +382,15 @@ class Gathering:
 
 
 def main() -> int:
+    """Exit codes as those of `emmy`: 1 a failure, 2 wrong usage."""
+    try:
+        return gather()
+    except EmmyError as error:
+        print(f"gather: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+
+
+def gather() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--db", type=Path, required=True)
     parser.add_argument("--bodies", type=Path, default=BODIES)
@@ -395,7 +405,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--stand-in", action="store_true", help="no GPU: times are made up")
     o = parser.parse_args()
-    bodies = [f for f in read(o.bodies) if any(re.search(o.only, p) for p in f.programs)]
+    if not 0 < o.budget < math.inf or o.rows < 1 or o.seed < 0:
+        raise UsageError("--budget and --rows must be above 0, --seed at least 0", "see --help")
+    only = pattern(o.only, "--only")
+    bodies = [f for f in read(o.bodies) if any(only.search(p) for p in f.programs)]
+    if not bodies:
+        raise UsageError(f"no body of {o.bodies} has a program that {o.only!r} finds", "leave --only out")
+    picks, proposed = wanted_picks(o.picks) if o.picks else None, wanted_rows(o.propose, bodies) if o.propose else {}
     executor: Executor = StandIn() if o.stand_in else Local([o.device])
     store = Store(o.db)
     run = Run(f"gather-{os.getpid()}-{time.time():.0f}", "experiments.gather", os.uname().nodename, "", time.time())
@@ -403,9 +419,7 @@ def main() -> int:
         store.record_run(run)
         gathering = Gathering(
             executor, store, bodies, target(arch_of(executor)), o.rows, o.budget, o.seed, o.workers,
-            picks=wanted_picks(o.picks) if o.picks else None,
-            proposed=wanted_rows(o.propose, bodies) if o.propose else {},
-            golden=None if o.no_golden else golden_of(executor),
+            picks=picks, proposed=proposed, golden=None if o.no_golden else golden_of(executor),
         )  # fmt: skip
         gathering.run()
         gathering._say(last=True)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from emmy.egraph.schedule import FAMILIES
 from emmy.errors import EmmyError, UsageError
-from emmy.extract.evidence import solid
+from emmy.extract.evidence import standing
 from emmy.extract.golden import GoldenFile
 from emmy.extract.prior import predict_many
 from emmy.extract.priors import Score
@@ -122,11 +122,6 @@ def measured_bodies(kernels: Iterable[KernelRecord], measurements: Iterable[Meas
     return Found(tuple(listed), dict(sorted(skipped.items())))
 
 
-def counted(measurements: Iterable[Measurement]) -> Measurement:
-    """The measurement of a row that counts: solid before not, the newest, the one with most samples."""
-    return max(measurements, key=lambda m: (solid(m), m.when, m.n, -m.median))
-
-
 def _measured_body(
     key: tuple[str, Sizes, Regime],
     rows: Mapping[tuple[str, str], Sequence[Measurement]],
@@ -152,7 +147,7 @@ def _measured_body(
         if isinstance(scheduled, str):
             skipped[scheduled] += 1
             continue
-        found.append(MeasuredRow(scheduled, counted(measurements)))
+        found.append(MeasuredRow(scheduled, max(measurements, key=standing)))
     found.sort(key=lambda r: (r.seconds, r.scheduled.row.text))
     if not found:
         return None

@@ -156,6 +156,12 @@ def solid(m: Measurement | PlanMeasurement) -> bool:
     return m.n >= FEW and spread <= WIDE
 
 
+def standing(m: Measurement) -> tuple[bool, float, int, float]:
+    """Of several measurements of one row in one regime the greatest counts: solid before not, the newest, the one with
+    most samples."""
+    return solid(m), m.when, m.n, -m.median
+
+
 def require_measured(decisions: Iterable[tuple[str, Decision]], regime: Regime | None = None, hint: str = "") -> None:
     """EvidenceError that names every kernel whose row was not measured, with what it was predicted to take.
 
@@ -223,7 +229,7 @@ def _by_row(body: str, measured: Iterable[Measurement], regime: Regime, sizes: S
             groups[m.row].append(m)
 
     def weight(m: Measurement) -> tuple[bool, bool, float, int, float]:
-        return m.regime == regime, solid(m), m.when, m.n, -m.median
+        return m.regime == regime, *standing(m)
 
     return {row: max(group, key=weight) for row, group in groups.items()}
 

@@ -29,7 +29,7 @@ from typing import Any, Final
 from emmy.arguments import expanded
 from emmy.errors import StoreError
 from emmy.extract.checks import LONGEST
-from emmy.extract.evidence import solid
+from emmy.extract.evidence import standing
 from emmy.extract.files import replacing
 from emmy.extract.outside import is_number, read_at_most, read_json
 from emmy.extract.records import KernelRecord, Measurement, Regime, Sizes
@@ -203,7 +203,7 @@ def recorded(
         if former is not None and (former.regime == regime or r.measurement is None)
     }
     for key, measurements in groups.items():
-        counted = max(measurements, key=lambda m: (solid(m), m.when, m.n, -m.median))
+        counted = max(measurements, key=standing)
         rows[key] = GoldenRow(key[0], kernels[key[0]].name, key[1], key[2], key[3], counted)
     used = {r.body for r in rows.values()}
     return list(rows.values()), [k for body, k in kernels.items() if body in used]

@@ -12,6 +12,7 @@ from emmy.errors import StoreError
 from emmy.extract.exchange import write_lines
 from emmy.extract.records import STAND_IN, Failure, KernelRecord, Measurement, Regime, Sizes
 from emmy.extract.store import Store, rows_of
+from emmy.tune.runner.summary import steady
 
 Json = dict[str, Any]
 # failures that are no fault of the row
@@ -22,12 +23,12 @@ def steadied(result: Json, reference: float | None) -> Json:
     """A good result at the state of the card in which the batch's anchor takes `reference` seconds.
 
     Clocks fall as a card grows warm, for all kernels of a batch alike, so that rows of two batches would be told apart
-    by when they were measured.  Without a reference, or an anchor that was timed, the result is as it was.
+    by when they were measured.  Without a reference, or an anchor that was timed, or where the two are further apart
+    than clocks are, the result is as it was.
     """
-    anchor = result.get("anchor", 0.0)
-    if not reference or not anchor:
+    scale = steady(reference or 0.0, result.get("anchor", 0.0))
+    if scale == 1.0:
         return result
-    scale = reference / anchor
     timed = {**result, **{k: result[k] * scale for k in ("median", "p10", "p90")}}
     if result.get("warm"):
         timed["warm"] = {**result["warm"], **{k: result["warm"][k] * scale for k in ("median", "p10", "p90")}}

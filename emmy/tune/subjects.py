@@ -11,7 +11,7 @@ import numpy as np
 
 from emmy.egraph.fusion import Launch
 from emmy.errors import LoweringError
-from emmy.extract.evidence import FEW
+from emmy.extract.evidence import FEW, standing
 from emmy.extract.prior import roofline
 from emmy.extract.records import KernelRecord, Measurement, Regime
 from emmy.ir.dtype import DTYPES
@@ -144,7 +144,7 @@ def take_evidence(subject: Subject, measured: Iterable[Measurement], regime: Reg
     """
     sizes = tuple(sorted(subject.group.sizes.items()))
     few: set[int] = set()
-    for m in measured:
+    for m in sorted(measured, key=standing):  # the last one of a row counts
         if m.body != subject.body.hash or m.regime != regime or m.sizes != sizes:
             continue
         k = subject.space.number(m.family, m.row)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from emmy.errors import EmmyError, UsageError
 from emmy.extract.golden import GoldenFile, GoldenRow
 from emmy.extract.records import STAND_IN, Measurement
 from emmy.extract.store import Store
@@ -15,7 +16,7 @@ from emmy.ir.schedule import short_row
 from emmy.ir.target import target
 from emmy.tune.executors import StandIn
 from experiments.bodies import Found, Wanted, bodies_of, design_cases, indirect, model_cases, ordered, read, write
-from experiments.gather import BODIES, Gathering, regime_of
+from experiments.gather import BODIES, Gathering, main, regime_of
 from experiments.wanted import is_named, wanted_picks, wanted_rows
 from tests.bodies import linear, matvec
 from tests.made_up import legal
@@ -66,7 +67,7 @@ def test_failures_are_recorded_and_picks_are_measured_alone(tmp_path: Path) -> N
     report = tmp_path / "regret.json"
     report.write_text(json.dumps({"bodies": [
         {"body": SMALL[0].body, "pick_row": pick, "exact": False},
-        {"body": SMALL[1].body, "pick_row": "x", "exact": True},
+        {"body": SMALL[1].body, "pick_row": pick, "exact": True},
     ]}))  # fmt: skip
     picked = gathering(db, 6, picks=wanted_picks(report))
     assert picked.counts["rows"] == 1
@@ -126,3 +127,39 @@ def test_bodies_of_a_program_and_their_order(tmp_path: Path) -> None:
     assert ["model@1", "sum@8"] in [f.programs for f in twice]
     write(tmp_path / "b.json", twice)
     assert read(tmp_path / "b.json") == twice
+
+
+@pytest.mark.parametrize("text", [
+    "[1,", "5", '{"a@1": 5}', '{"[": ["WORK=t128"]}', '{"a@1": ["no row"]}', '{"a@1": ["WORK=zzz"]}',
+    '{"no program": ["WORK=t128"]}',
+])  # fmt: skip
+def test_proposals_that_nothing_would_come_of_are_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(text)
+    with pytest.raises(UsageError):
+        wanted_rows(path, SMALL)
+    path.write_text('{"@1": ["WORK=t128"]}')
+    assert wanted_rows(path, SMALL) == {f.body: ["WORK=t128"] for f in SMALL}
+
+
+@pytest.mark.parametrize("text", ["[1,", "{}", "[]", '{"bodies": [7]}', '{"bodies": [{"exact": false}]}',
+                                  '{"bodies": [{"exact": false, "body": "ab", "pick_row": "x"}]}'])  # fmt: skip
+def test_picks_that_cannot_be_read_are_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "regret.json"
+    path.write_text(text)
+    with pytest.raises(EmmyError):
+        wanted_picks(path)
+
+
+@pytest.mark.parametrize("words", [
+    ["--budget", "0"], ["--budget", "nan"], ["--rows", "0"], ["--only", "["], ["--only", "nothing-is-called-so"],
+    ["--bodies", "/nowhere"], ["--propose", "/nowhere"], ["--seed", "-1"],
+])  # fmt: skip
+def test_wrong_usage_is_said_and_measures_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    db = tmp_path / "e.duckdb"
+    monkeypatch.setattr("sys.argv", ["gather", "--db", str(db), "--stand-in", *words])
+    assert main() == 2
+    assert capsys.readouterr().err.startswith("gather: ")
+    assert not db.exists()

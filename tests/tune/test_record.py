@@ -30,3 +30,8 @@ def test_rows_of_a_slower_batch_keep_their_rank() -> None:
     throttled = {"first": 2.4, "b": 2.2}  # the same card, a fifth slower
     b = steadied({**TIMED, "median": throttled["b"], "anchor": throttled["first"]}, cool["first"])["median"]
     assert b < cool["a"]
+
+
+@pytest.mark.parametrize("reference", [0.2, 200.0])
+def test_a_reference_that_no_clock_explains_is_of_another_kernel(reference: float) -> None:
+    assert steadied(TIMED, reference) == TIMED

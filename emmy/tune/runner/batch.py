@@ -13,7 +13,7 @@ from .candidate import Candidate
 from .card import Card
 from .driver import CudaError, cuda
 from .manifest import DTYPES
-from .summary import quantile, summary
+from .summary import quantile, steady, summary
 
 Json = dict[str, Any]
 ROUNDS: Final = ((3, math.inf), (7, 1.3), (20, 1.05))  # samples, and up to how much slower than the best
@@ -59,7 +59,7 @@ class Batch:
             now = quantile(taken[anchor.id], 0.5) if anchor is not None else 0.0
             reference = reference or now
             # the card is warmer in later rounds, which only the best see
-            scale = reference / now if now > 0 else 1.0
+            scale = steady(reference, now)
             for c in alive:
                 c.samples += [t * scale for t in taken[c.id]]
         if warm:
