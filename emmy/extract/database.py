@@ -151,6 +151,11 @@ class Database:
         connection = self._connect(path, writing)
         try:
             yield connection
+        except (duckdb.InterruptException, RuntimeError) as error:
+            # what DuckDB makes of a Ctrl-C that comes while it works
+            if "interrupt" not in str(error).lower():
+                raise
+            raise KeyboardInterrupt from error
         except duckdb.Error as error:
             raise self._explained(error) from error
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -469,3 +470,17 @@ def test_features_that_are_not_ours_are_named(path, text):
         Store(path).kernels()
     with pytest.raises(StoreError, match="features"):
         Store(path).record_kernels([KernelRecord("b1", "(body)", "k", {})])
+
+
+def test_an_interrupt_while_duckdb_works_is_one(path):
+    store = Store(path)
+    store.record_measurements([measurement()])
+    former = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            store.database.read(lambda c: c.execute("SELECT sum(hash(range)) FROM range(100000000000)").fetchall(), [])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+    assert len(store.measurements()) == 1
