@@ -382,12 +382,15 @@ class Gathering:
 
 
 def main() -> int:
-    """Exit codes as those of `emmy`: 1 a failure, 2 wrong usage."""
+    """Exit codes as those of `emmy`: 1 a failure, 2 wrong usage, 130 interrupted."""
     try:
         return gather()
     except EmmyError as error:
         print(f"gather: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
+    except KeyboardInterrupt:
+        print("gather: interrupted: what was measured is kept, the same command goes on from there", file=sys.stderr)
+        return 130
 
 
 def gather() -> int:

@@ -54,7 +54,9 @@ class RecordOptions(CardOptions):
 class TodayOptions(CardOptions):
     code: Annotated[list[str] | None, Opt("-c", "--code", metavar="CODE", help="A program (repeatable).")] = None
     cases: Annotated[Path | None, Opt("--cases", help=CASES_HELP)] = None
-    saturate: Annotated[bool, Opt("--saturate", help="Ask the programs that the file itself names.")] = False
+    saturate: Annotated[
+        bool, Opt("--saturate", help="Ask the programs that the file itself names. This runs their code.")
+    ] = False
 
 
 @dataclass(frozen=True)

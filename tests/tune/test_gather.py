@@ -163,3 +163,15 @@ def test_wrong_usage_is_said_and_measures_nothing(
     assert main() == 2
     assert capsys.readouterr().err.startswith("gather: ")
     assert not db.exists()
+
+
+def test_an_interrupted_gathering_has_its_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(self: Gathering) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Gathering, "run", stopped)
+    monkeypatch.setattr("sys.argv", ["gather", "--db", str(tmp_path / "e.duckdb"), "--stand-in"])
+    assert main() == 130
+    assert "what was measured is kept" in capsys.readouterr().err
