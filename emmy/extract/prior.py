@@ -30,6 +30,7 @@ import numpy as np
 from emmy.extract.columns import Array, Columns, Mask
 from emmy.extract.constants import (
     CLUSTER_SECONDS,
+    FACTOR_CLOCKS,
     FITTED,
     FUSED,
     PRODUCERS,
@@ -312,6 +313,15 @@ class _Model:
             total = total + np.where(whole & s.passing, 0.0, clocks)
         return np.where(self.is_tiled, total, 0.0)
 
+    def _factor_seconds(self) -> Array:
+        """The chain of a warpgroup that computes its left factors: fragment by fragment, each before its products."""
+        c = self.c
+        groups = np.maximum(1.0, c.block_threads / WARP / PRODUCERS - 1.0)
+        fragments = np.maximum(1.0, np.where(c.swapped == 1.0, c.tile_n, c.tile_m) / 64.0 / groups)
+        steps = self.work.depth / np.maximum(1.0, c.splits) / (256.0 / c.bits)
+        seconds = self.waves * steps * fragments * FACTOR_CLOCKS / self.t.clock
+        return np.where(self.is_wgmma & (c.held == 1.0), seconds, 0.0)
+
     def _held_online(self) -> Mask:
         """Rows in registers whose online sum is a maximum, then a sum of exponentials that the results take too."""
         held: Mask = self.is_row & (self.c.held == 1.0) & (self.work.rescales and not self.work.deviates)
@@ -406,7 +416,9 @@ class _Model:
         compute = _norm([tensor, scalar, smem], k.norm) / self.spread
         waited = (compute + turns * k.dram_clocks) / np.maximum(0.8, self._ahead())
         step = np.where(self.is_wgmma, k.slot_clocks, k.step_clocks)
-        stepped = _norm([roofs, waited], 8.0) + turns * (step + (1.0 - c.direct) * k.sync_clocks)
+        stepped = _norm([roofs, waited, self._factor_seconds()], 8.0) + turns * (
+            step + (1.0 - c.direct) * k.sync_clocks
+        )
         roofs = np.where(self.is_tiled, stepped, roofs)
         tiled = k.dram_clocks + k.chain_clocks * alone + self._before_clocks()
         clocks = np.where(self.is_tiled, tiled, self._untiled_clocks(slots))
