@@ -74,7 +74,8 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_finding_is_printed_and_exits_with_1(emmy: Emmy, broken: None) -> None:
-    done = emmy("simulate", "-c", "nn.RMSNorm(512)(torch.randn(2, 512))", *TARGET, "--pin", "WORK=t512,REDUCE=")
+    # one launch whatever a prior says, whose warps meet at a barrier
+    done = emmy("simulate", "-c", "torch.randn(2, 512).sum(-1)", *TARGET, "--pin", "WORK=t256,TILE=f2,REDUCE=coop")
     assert done.code == 1 and "shared race" in done.out and "thread" in done.out
     assert "1 with findings or wrong values" in done.out
 

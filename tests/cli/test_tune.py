@@ -82,7 +82,12 @@ def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(tmp_path: P
     }
     root = str(Path(__file__).parents[2])
     with subprocess.Popen(
-        words, env={**os.environ, **own, "PYTHONPATH": root}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        words,
+        env={**os.environ, **own, "PYTHONPATH": root},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     ) as first:
         assert first.stderr is not None
         line = next(l for l in first.stderr if " rows, best" in l)
