@@ -95,6 +95,8 @@ def main() -> int:
     p.add_argument("--model", default="Qwen/Qwen3-0.6B")
     p.add_argument("--seq-len", default="512")
     o = p.parse_args()
+    if "search" in o.what and ("layer" not in o.what or parse_seconds(o.search) <= parse_seconds(o.budget)):
+        p.error("search goes on with what layer measured: name both, and a --search above --budget")
     o.out.mkdir(parents=True, exist_ok=True)
     database = o.out / "tune.duckdb"
     problems: list[str] = []

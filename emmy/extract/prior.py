@@ -10,13 +10,15 @@ A roofline whose roofs are lowered by what a schedule does to them:
     shared     what warps read from shared memory / 128 bytes a clock of an SM
     blocks     an SM starts a block every so many clocks
     serial     what a block waits for, times the waves of blocks: loads that arrive one after another, combining partial
-               results, the chain of a thread's own instructions, and in a tiled kernel its steps along the folded axis
+               results, the chain of a thread's own instructions, row scalars that are made before a tiled kernel's
+               products, and its steps along the folded axis
 
 The first seven overlap, so their time is a p-norm, between their maximum and their sum: no term is ever cut off, and a
 difference in any of them shows.  Blocks that share an SM hide each other's waiting, but not all of it: the serial time
 joins by a second norm.  A block that has all its elements in registers reads, computes and writes in phases, during
 which memory idles unless others share its SM.  A tiled kernel with s stages has s - 1 tiles in flight: one step takes
 no less than (its products + a load's latency) / (s - 1), so two stages hide nothing and three hide one step.
+Where warpgroups compute left factors, the products of each fragment wait for it.
 The constants: `emmy.extract.constants`.
 """
 
@@ -47,6 +49,7 @@ from emmy.extract.constants import (
 from emmy.extract.work import Read, Work
 from emmy.ir.config import KernelConfig
 from emmy.ir.target import Target
+from emmy.ir.warpgroups import GROUP
 
 CONTRACTIONS: Final = ("tile", "mma", "wgmma", "attention")
 TERMS: Final = (
@@ -316,7 +319,7 @@ class _Model:
     def _factor_seconds(self) -> Array:
         """The chain of a warpgroup that computes its left factors: fragment by fragment, each before its products."""
         c = self.c
-        groups = np.maximum(1.0, c.block_threads / WARP / PRODUCERS - 1.0)
+        groups = np.maximum(1.0, c.block_threads / GROUP - 1.0)
         fragments = np.maximum(1.0, np.where(c.swapped == 1.0, c.tile_n, c.tile_m) / 64.0 / groups)
         steps = self.work.depth / np.maximum(1.0, c.splits) / (256.0 / c.bits)
         seconds = self.waves * steps * fragments * FACTOR_CLOCKS / self.t.clock
@@ -416,9 +419,8 @@ class _Model:
         compute = _norm([tensor, scalar, smem], k.norm) / self.spread
         waited = (compute + turns * k.dram_clocks) / np.maximum(0.8, self._ahead())
         step = np.where(self.is_wgmma, k.slot_clocks, k.step_clocks)
-        stepped = _norm([roofs, waited, self._factor_seconds()], 8.0) + turns * (
-            step + (1.0 - c.direct) * k.sync_clocks
-        )
+        step = step + (1.0 - c.direct) * k.sync_clocks
+        stepped = _norm([roofs, waited, self._factor_seconds()], 8.0) + turns * step
         roofs = np.where(self.is_tiled, stepped, roofs)
         tiled = k.dram_clocks + k.chain_clocks * alone + self._before_clocks()
         clocks = np.where(self.is_tiled, tiled, self._untiled_clocks(slots))

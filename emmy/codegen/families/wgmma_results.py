@@ -39,7 +39,8 @@ from emmy.ir.views.gather import passing
 from emmy.ir.views.product import top_folds
 from emmy.ir.warpgroups import GROUP, Warpgroups
 
-DRAINED: Final = 4  # the named barrier of all consumers after their last products
+# the named barrier of all consumers after their last products; groups that take turns, by the same one, deposit nothing
+DRAINED: Final = 4
 PAD = 8  # f32 beside a row of deposited sums: neighbours of a column lie in other banks
 
 
