@@ -140,6 +140,13 @@ REASONS: Final[dict[str, tuple[tuple[Holds, str], ...]]] = {
             "read: by then nothing reads the ring, and no box is on its way to it.",
         ),
     ),
+    "named barrier dropped": (
+        (
+            lambda kernel, m: kernel.threads == 256 and m.site.endswith("sync 4 of 128"),
+            "One group of consumers: its products are done for all of its warps when one of them has waited, as the "
+            "simulator takes it. The barrier keeps deposits off the ring where each warp's part ended by itself.",
+        ),
+    ),
     "another named barrier": (
         (
             lambda kernel, m: sum(isinstance(n, NamedBarrier) for n in walk(kernel.body)) == 1,
