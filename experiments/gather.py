@@ -3,6 +3,7 @@
     python -m experiments.gather --db out/h200.duckdb --budget 540          # the same command again goes on
     python -m experiments.gather --db out/h200.duckdb --picks out/regret.json   # picks that nobody measured yet
     python -m experiments.gather --db out/h200.duckdb --propose rows.json       # {REGEX of programs: [ROW, ...]} early
+    python -m experiments.gather --db out/h200.duckdb --fill    # what a body lacks of 100 rows that are drawn uniformly
     python -m experiments.gather --db /tmp/s.duckdb --stand-in --budget 60  # a dry run: no GPU, made-up times
 
 Bodies come from `experiments.bodies`, in an order of which every beginning is a fair sample; each gets --rows rows:
@@ -42,7 +43,7 @@ from emmy.tune.groups import Group, candidate_id
 from emmy.tune.packet import card_name
 from emmy.tune.record import INNOCENT, failure_of, measurements_of, steadied
 from emmy.tune.runner.tasks import task_of
-from emmy.tune.space import MIXES, Space
+from emmy.tune.space import MIXES, UNIFORM, Space
 from experiments.bodies import Found, read
 from experiments.wanted import is_named, pattern, wanted_picks, wanted_rows
 
@@ -132,7 +133,8 @@ class Site:
 class Gathering:
     """`rows` a body at most, those that are known included.
 
-    `picks`: rows to be measured by body, nothing else.  `proposed`: rows by body that are tried early.
+    `picks`: rows to be measured by body, nothing else.  `proposed`: rows by body that are tried early.  `fill`: only
+    bodies of which rows are known, and as many more as are missing of UNIFORM that are drawn uniformly.
     """
 
     executor: Executor
@@ -147,6 +149,7 @@ class Gathering:
     picks: Mapping[str, Sequence[str]] | None = None
     proposed: Mapping[str, Sequence[str]] = field(default_factory=dict)
     golden: GoldenFile | None = None
+    fill: bool = False
 
     def __post_init__(self) -> None:
         from emmy.runtime.cache import CubinCache
@@ -199,6 +202,8 @@ class Gathering:
     def _wanted(self, f: Found) -> bool:
         if self.picks is not None:
             return f.body in self.picks
+        if self.fill:
+            return f.body in self.known
         return len({m.row for m in self.known.get(f.body, ()) if m.sizes == tuple(sorted(f.sizes.items()))}) < self.rows
 
     def _advance(self, site: Site) -> None:
@@ -246,6 +251,8 @@ class Gathering:
         for k, r in enumerate(found.rows):
             if r.row.text in failed and k not in space.times:
                 space.broke(k, failed[r.row.text])
+        if self.fill:
+            space.mix = replace(mix, most=space.tried + max(0, UNIFORM - len(space.uniform)))
 
     def _propose(self, site: Site) -> list[int]:
         space = site.space
@@ -402,6 +409,7 @@ def gather() -> int:
     parser.add_argument("--rows", type=int, default=110, help="rows a body")
     parser.add_argument("--picks", type=Path, help="output of `emmy eval regret --json`: measure its unmeasured picks")
     parser.add_argument("--propose", type=Path, help="JSON: rows to try early by a regular expression of programs")
+    parser.add_argument("--fill", action="store_true", help="only what known bodies lack of 100 uniformly drawn rows")
     parser.add_argument("--no-golden", action="store_true", help="measure what the golden file holds as well")
     parser.add_argument("--workers", type=int, help="processes that compile (default: one a core; 0: threads)")
     parser.add_argument("--device", type=int, default=0)
@@ -422,7 +430,7 @@ def gather() -> int:
         store.record_run(run)
         gathering = Gathering(
             executor, store, bodies, target(arch_of(executor)), o.rows, o.budget, o.seed, o.workers,
-            picks=picks, proposed=proposed, golden=None if o.no_golden else golden_of(executor),
+            picks=picks, proposed=proposed, golden=None if o.no_golden else golden_of(executor), fill=o.fill,
         )  # fmt: skip
         gathering.run()
         gathering._say(last=True)
