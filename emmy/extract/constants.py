@@ -13,7 +13,8 @@ from typing import Final
 SMEM_BYTES_CLOCK: Final = 128.0  # of an SM
 SM_BYTES_CLOCK: Final = 64.0  # most that one SM draws from memory
 SECTOR_BYTES: Final = 32.0  # least that L2 moves
-FACTOR_CLOCKS: Final = 220.0  # from a raw fragment in shared memory to the products of its computed factors, measured
+FACTOR_CLOCKS: Final = 175.0  # from raw fragments in shared memory to the products of their computed factors, measured
+FRAGMENT_CLOCKS: Final = 45.0  # more of that for each fragment that is computed at once, an estimate
 ROW_CLOCKS: Final = 360.0  # a thread's next 16 bytes of a row whose scalar is made before the products, measured
 SPLIT_SECONDS: Final = 2.0e-6  # a finishing step after the last of several blocks
 CLUSTER_SECONDS: Final = 0.8e-6  # the same among the blocks of a cluster

@@ -34,6 +34,7 @@ from emmy.extract.constants import (
     CLUSTER_SECONDS,
     FACTOR_CLOCKS,
     FITTED,
+    FRAGMENT_CLOCKS,
     FUSED,
     PRODUCERS,
     ROW_CLOCKS,
@@ -317,12 +318,14 @@ class _Model:
         return np.where(self.is_tiled, total, 0.0)
 
     def _factor_seconds(self) -> Array:
-        """The chain of a warpgroup that computes its left factors: fragment by fragment, each before its products."""
+        """The chain of a warpgroup that computes its left factors: some fragments at once, each before its products."""
         c = self.c
         groups = np.maximum(1.0, c.block_threads / GROUP - 1.0)
         fragments = np.maximum(1.0, np.where(c.swapped == 1.0, c.tile_n, c.tile_m) / 64.0 / groups)
         steps = self.work.depth / np.maximum(1.0, c.splits) / (256.0 / c.bits)
-        seconds = self.waves * steps * fragments * FACTOR_CLOCKS / self.t.clock
+        at_once = np.maximum(1.0, c.flight / 16.0)
+        clocks = steps * fragments * (FACTOR_CLOCKS / at_once + FRAGMENT_CLOCKS)
+        seconds = self.waves * clocks / self.t.clock
         return np.where(self.is_wgmma & (c.held == 1.0), seconds, 0.0)
 
     def _held_online(self) -> Mask:

@@ -29,9 +29,10 @@ class KernelConfig:
     share one fold (each reads a part and the partial results are combined).
 
     `run`: bytes that a thread takes side by side, in several accesses where they are more than `vector` (0: `vector`).
-    `flight`: bytes that a thread of a row kernel asks for before it waits (0: one access). `held`: rows stay in
-    registers between passes (tile, wgmma: factors are in registers a step ahead); registers above what a thread has are
-    spilled. `direct`: tiles are copied to shared memory past the registers. `hold_m` x `hold_n`: the points of a tile
+    `flight`: bytes that a thread of a row kernel asks for before it waits (0: one access); those of the left factors
+    that a thread computes together (wgmma). `held`: rows stay in registers between passes (tile, wgmma: factors are in
+    registers a step ahead); registers above what a thread has are spilled. `direct`: tiles are copied to shared memory
+    past the registers. `hold_m` x `hold_n`: the points of a tile
     that a worker holds (a warp's, or a thread's where products are made on plain threads; 0: about as many in each
     direction); one thread's columns in `attention` on plain threads. `group`: rows of tiles that blocks which start
     together cover (0: the grid's rows one by one). `persist` blocks stay for several tiles, `turns` between two groups

@@ -13,7 +13,7 @@ from raw tiles and hand them to the instruction in registers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
@@ -26,6 +26,7 @@ FILE: Final = 65536  # registers of an SM
 # consumer warpgroups -> registers a thread of (producer, consumers): all of an SM's, in eights
 REGISTERS: Final = {1: (56, 240), 2: (40, 232), 3: (32, 160)}
 CLUSTER: Final = 4  # blocks at most that share a sum in their shared memory
+MOST: Final = 248  # registers of a thread
 BESIDE: Final = 64  # registers a consumer needs beside its sums
 
 
@@ -110,12 +111,24 @@ class Warpgroups:
 
         `left`: registers of a thread in which left factors are computed.
         """
-        need = sums * self.fragments * self.n // 2 * (2 if self.promotes else 1) + left + BESIDE
-        resident = 2 if need <= FILE // (2 * self.threads) else 1
+        resident = 2 if self._needs(sums, left) <= FILE // (2 * self.threads) else 1
         if resident > 1 or self.swapped or self.parts > 1:
             # all threads share the work after the products, so none may give its registers away
             return 0, 0, resident
         return (*REGISTERS[self.groups], 1)
+
+    def at_once(self, sums: int, left: Callable[[int], int]) -> int:
+        """Steps of a tile whose left factors are computed together: all that fit the registers of as many blocks.
+
+        `left(steps)`: registers of a thread in which those of so many steps are computed.
+        """
+        _, given, resident = self.registers(sums, left(1))
+        room = given or min(MOST, FILE // (resident * self.threads) // 8 * 8)
+        more = [d for d in range(2, self.steps + 1) if self.steps % d == 0 and self._needs(sums, left(d)) <= room]
+        return max(more, default=1)
+
+    def _needs(self, sums: int, left: int) -> int:
+        return sums * self.fragments * self.n // 2 * (2 if self.promotes else 1) + left + BESIDE
 
 
 def deposits_beyond(rings: Sequence[int], deposits: Sequence[int]) -> int:

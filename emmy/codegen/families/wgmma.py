@@ -8,7 +8,7 @@ along n (`swapped`), and the blocks of a cluster may share the summed axis (`par
 it, or the tiles of the right factor (`cluster`).  Other blocks share a sum through a workspace (`parts`): each takes a
 part of every tile, or an equal share of the stages of all tiles (`wgmma_stream`).  Two consumer warpgroups may take
 turns (`pingpong`): while one multiplies, the other stores its tile.  Left factors that are not stored as the product
-takes them are computed by the consumers from raw tiles (`wgmma_registers`), a step ahead of the products.  Sums of
+takes them are computed by the consumers from raw tiles (`wgmma_registers`) while the products before them run.  Sums of
 8-bit products are added to f32 registers after every tile.  What rows say: `emmy.ir.warpgroups`.
 
 Sources: PTX ISA manual (wgmma, cp.async.bulk.tensor, mbarrier, setmaxnreg).
@@ -25,7 +25,7 @@ from emmy.codegen.families.blocks import Blocks, place_blocks, tiles_of
 from emmy.codegen.families.frame import Frame, static
 from emmy.codegen.families.parts import Finish, Parts
 from emmy.codegen.families.wgmma_gather import Gather
-from emmy.codegen.families.wgmma_registers import SETS, Fragments
+from emmy.codegen.families.wgmma_registers import Fragments
 from emmy.codegen.families.wgmma_results import Results
 from emmy.codegen.families.wgmma_stream import Stream
 from emmy.codegen.families.wgmma_tiles import staged as staged_result
@@ -88,6 +88,7 @@ class _Wgmma:
             why = left if isinstance(left, str) else "left factors that take another form"
             raise LoweringError(f"{frame.name} has {why}", "take a row of another family")
         self.factors = left
+        self.at_once = c.at_once(len(view.sums), self._left_registers)
         type = config.type
         self.tiles = {
             n: staged_operand(frame, view, c, Part(n, view.k), "a", view.m, c.long, n.dtype) for n in left.tiles
@@ -108,6 +109,9 @@ class _Wgmma:
         shares = parts.count > 1
         self.finish = Finish(frame, parts, self._count(), 4 * c.groups, words) if shares else None
 
+    def _left_registers(self, at_once: int) -> int:
+        return self.factors.registers(self.c.fragments, self.c.steps, at_once)
+
     def _stages(self) -> X:
         """How many tiles of the summed axis there are."""
         return div(add(self.f.total(self.v.k), self.c.block_k - 1), self.c.block_k)
@@ -125,7 +129,7 @@ class _Wgmma:
         blocks = None if c.persist else self._blocks(code, div(self.tile, c.parts * c.cluster))
         self.results.scalars_of(blocks, code)
         producer_registers, consumer_registers, resident = c.registers(
-            len(self.v.sums), self.factors.registers(c.fragments, c.steps)
+            len(self.v.sums), self._left_registers(self.at_once)
         )
         producer = Role("producer", 4, producer_registers, tuple(self._producer(blocks).statements))
         consumer = Role("consumer", 4 * c.groups, consumer_registers, tuple(self._consumer(blocks).statements))
@@ -234,7 +238,7 @@ class _Wgmma:
             if c.pingpong:
                 inner.emit(NamedBarrier(add(index, TURN), 2 * GROUP))
             gather = Gather(self.f, self.v, c, self.left[0], self.results, b, self.row0)
-            fragments = Fragments(self.f, self.v, c, self.factors, self.tiles, self.results, b, self.row0)
+            fragments = Fragments(self.f, self.v, c, self.factors, self.tiles, self.results, b, self.row0, self.at_once)
             self._sums(inner, acc, sums, index, gather, fragments)
             self._store(inner, b, sums, index)
             if c.pingpong:
@@ -359,15 +363,17 @@ class _Wgmma:
             self._release(code)
 
     def _computed(self, code: Code, acc: Sequence[Var], slot: X, k0: X, fragments: Fragments, begin: bool) -> None:
-        """A group a step: while its products run, the left factors of the next one are computed into the other set."""
-        for s in range(self.c.steps):
-            if not begin or s >= SETS:
-                code.emit(WgmmaWait(SETS - 1))  # the products that read this set are done
-            if not begin and s == SETS - 1:
-                self._release(code)
+        """Groups of steps: while the products of one run, the left factors of the next are computed."""
+        for s in range(0, self.c.steps, self.at_once):
             fragments.compute(code, slot, s, k0)
+            if not begin or s > 0:
+                code.emit(WgmmaWait(0))  # the products that read the registers are done
+            if not begin and s == 0:
+                self._release(code)
+            fragments.hand_over(code)
             code.emit(WgmmaFence())
-            self._step(code, acc, slot, s, fragments, begin and s == 0)
+            for k in range(s, s + self.at_once):
+                self._step(code, acc, slot, k, fragments, begin and k == 0)
             code.emit(WgmmaCommit())
 
     def _step(self, code: Code, acc: Sequence[Var], slot: X, s: int, fragments: Fragments, first: bool) -> None:

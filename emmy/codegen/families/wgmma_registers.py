@@ -2,7 +2,8 @@
 
 A thread reads the elements of its own fragment (16-bit ones by ldmatrix, which also turns tiles that lie along the
 rows), does the factor's arithmetic in f32, rounds to the product's type and packs.  There are two sets of fragments:
-one is computed while the products of the step before read the other.
+one is computed while products read the other, which takes it over when they are done.  A set has those of several steps
+where there are registers for them: a step waits for its raw elements, so alone it would take most of its time waiting.
 
 Register q of a fragment holds row 16 warp + lane / 4 + 8 (q % 2), elements 8 (q / 2) + 2 (lane % 4) + 0 and 1 of a
 step (PTX ISA manual, register fragments of wgmma).
@@ -26,21 +27,21 @@ from emmy.ir.kernel import Lit, LoadVector, NamedBarrier, Var, X
 from emmy.ir.loop import Expr, Load
 from emmy.ir.views.coarse import coarse_factor
 from emmy.ir.views.contraction_view import ContractionView
-from emmy.ir.views.converted import PAIR, Converted, Left, pairs
+from emmy.ir.views.converted import FRAGMENT, PAIR, Converted, Left, pairs
 from emmy.ir.views.product import HALVES
 from emmy.ir.warpgroups import GROUP, Warpgroups
 
-SETS: Final = 2
-REGISTERS: Final = 4  # of a fragment
 QUAD: Final = 4  # threads of a row
 
 
 @dataclass
 class Computed:
-    """One factor's registers: `sets` of fragments, values `held` of each row, raw elements `along` the sum."""
+    """One factor's registers: `ready` for products and `made` meanwhile, [step, fragment, register]; values `held` of
+    each row, raw elements `along` the sum."""
 
     how: Converted
-    sets: list[Var]
+    ready: Var
+    made: Var
     held: dict[Expr, Var]
     along: dict[Load, Var]
     # functions without branches, which would make the compiler wait for products before it computes the next factors
@@ -48,13 +49,17 @@ class Computed:
 
 
 class Fragments:
-    """The computed factors of one tile of results, by each consumer group; `row0` is its first row in the block."""
+    """The computed factors of one tile of results, by each consumer group; `row0` is its first row in the block.
+
+    Those of `at_once` steps are computed together.
+    """
 
     def __init__(
         self, frame: Frame, view: ContractionView, c: Warpgroups, left: Left, tiles: Mapping[Load, Operand],
-        results: Results, b: Blocks, row0: X,
+        results: Results, b: Blocks, row0: X, at_once: int,
     ) -> None:  # fmt: skip
         self.f, self.v, self.c, self.tiles, self.b, self.row0 = frame, view, c, tiles, b, row0
+        self.at_once = at_once
         self.scalars = results.scalars[0]
         # of the rows' scalars, those that the elements give which are read anyway
         self.statistics = Statistics(frame, results.passing if c.computed else [], self.scalars)
@@ -76,10 +81,10 @@ class Fragments:
 
     def _registers(self, code: Code, how: Converted) -> Computed:
         f = self.c.fragments
-        sets = [code.declare("factor", "u32", count=REGISTERS * f) for _ in range(SETS)]
+        ready, made = (code.declare(name, "u32", count=FRAGMENT * f * self.at_once) for name in ("factor", "made"))
         held = {e: code.declare("held", e.type, count=2 * f) for e in how.held}
         along = {n: code.declare("along", n.dtype, count=2 * PAIR * self.c.steps) for n in how.along}
-        return Computed(how, sets, held, along, coarse_factor(how.part.value, self.c.type))
+        return Computed(how, ready, made, held, along, coarse_factor(how.part.value, self.c.type))
 
     def _row(self, i: X, h: X | int) -> X:
         """The thread's row of the block: the upper (h = 0) or the lower one of fragment i."""
@@ -126,28 +131,39 @@ class Fragments:
             place = self.f.at(node.slot, self.f.offset(form, env, node.slot))
             code.emit(LoadVector(array.name, add(at, e), PAIR if together else 1, place))
 
-    def compute(self, code: Code, slot: X, step: int, k0: X) -> None:
-        """Every computed factor's fragments of one step of the tile that begins at `k0`, into the step's set."""
+    def compute(self, code: Code, slot: X, first: int, k0: X) -> None:
+        """Every computed factor's fragments of the tile that begins at `k0`, of the steps from `first` on."""
         for one in self.computed.values():
-            with code.loop("i", self.c.fragments, unroll=0) as (inner, i):
-                raw = {n: self._raw(inner, n, slot, i, step) for n in one.how.tiles}
-                for q in range(REGISTERS):
-                    low, high = (self._element(inner, one, raw, i, step, k0, q, e) for e in range(PAIR))
-                    target = elem(one.sets[step % SETS], add(mul(i, REGISTERS), q))
-                    inner.assign(target, call(f"pack_{self.c.type}x2", low, high, type="u32"))
+            some = [(s, i) for s in range(self.at_once) for i in range(self.c.fragments)]
+            raws = [{n: self._raw(code, n, slot, i32(i), first + s) for n in one.how.tiles} for s, i in some]
+            for (s, i), raw in zip(some, raws, strict=True):
+                for q in range(FRAGMENT):
+                    low, high = (self._element(code, one, raw, i32(i), first + s, k0, q, e) for e in range(PAIR))
+                    target = elem(one.made, self._at(s, i) + q)
+                    code.assign(target, call(f"pack_{self.c.type}x2", low, high, type="u32"))
+
+    def hand_over(self, code: Code) -> None:
+        """What was computed, to the products: those before are done."""
+        for one in self.computed.values():
+            with code.loop("q", FRAGMENT * self.c.fragments * self.at_once, unroll=0) as (inner, q):
+                inner.assign(elem(one.ready, q), elem(one.made, q))
+
+    def _at(self, s: int, i: int) -> int:
+        """First register of a fragment, of step `s` of those that are computed at once."""
+        return FRAGMENT * (s * self.c.fragments + i)
 
     def _raw(self, code: Code, node: Load, slot: X, i: X, step: int) -> Var:
         """The raw elements of a fragment: packed words of 16-bit ones, else pairs in the order of its registers."""
         tile = self.tiles[node]
         k = step * self.c.step
         if node.dtype in HALVES:
-            words = code.declare("raw", "u32", count=REGISTERS)
+            words = code.declare("raw", "u32", count=FRAGMENT)
             warp = mod(div(TID, 32), GROUP // 32)
             row = add(self.row0, mul(i, 64), mul(warp, 16))
             load_a(code, tile.buffer, tile.box.run == "k", self.lane, words, i32(0), slot, row, i32(k))
             return words
-        raw = code.declare("raw", node.dtype, count=REGISTERS * PAIR)
-        for q in range(REGISTERS):
+        raw = code.declare("raw", node.dtype, count=FRAGMENT * PAIR)
+        for q in range(FRAGMENT):
             column = add(mul(mod(self.lane, 4), PAIR), k + 8 * (q // 2))
             place = tile_at(tile.buffer, slot, self._row(i, q % 2), column)
             code.emit(LoadVector(raw.name, i32(PAIR * q), PAIR, place))
@@ -190,8 +206,8 @@ class Fragments:
         """The registers of a part's fragment i for the step's product; None for a part that lies in shared memory."""
         if part not in self.computed:
             return None
-        array = self.computed[part].sets[step % SETS]
-        a, b, c, d = (elem(array, REGISTERS * i + q) for q in range(REGISTERS))
+        array, at = self.computed[part].ready, self._at(step % self.at_once, i)
+        a, b, c, d = (elem(array, at + q) for q in range(FRAGMENT))
         return a, b, c, d
 
 
@@ -206,4 +222,4 @@ def _value(array: Var, at: int, dtype: str) -> X:
     )
 
 
-__all__ = ["SETS", "Fragments"]
+__all__ = ["Fragments"]

@@ -16,7 +16,7 @@ from emmy.ir.target import Target
 from emmy.ir.views.access import size_of
 from emmy.ir.views.box import Box, out_box
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
-from emmy.ir.views.converted import Left, left_of, stored, stored_box
+from emmy.ir.views.converted import FRAGMENT, Left, left_of, stored, stored_box
 from emmy.ir.views.gather import passing
 from emmy.ir.views.product import EIGHTS
 from emmy.ir.warpgroups import CLUSTER, Warpgroups, deposits_beyond
@@ -146,7 +146,8 @@ def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> Ke
     exchange = exchanged(row.reduce, blocks, each) if c.shared > 1 else 0
     if c.stream:  # no block has more than one tile that the next block shares
         exchange = 2 * 2 * min(tiles, target.sms) * each
-    resident = c.registers(sums, left.registers(c.fragments, c.steps))[2]
+    at_once = c.at_once(sums, lambda steps: left.registers(c.fragments, c.steps, steps))
+    resident = c.registers(sums, left.registers(c.fragments, c.steps, at_once))[2]
     return KernelConfig(
         "wgmma",
         c.threads,
@@ -171,4 +172,5 @@ def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> Ke
         exchange=exchange,
         stream=c.stream,
         held=c.computed,
+        flight=4 * FRAGMENT * c.fragments * at_once if c.computed else 0,
     )

@@ -21,6 +21,7 @@ from emmy.ir.views.product import EIGHTS, HALVES, Part, has_load, outside_folds,
 
 RAW: Final = (*HALVES, "f32", "i8", "u8", "f8e4m3", "f8e5m2")  # storage types whose elements threads read from a tile
 PAIR: Final = 2  # neighbours along the sum that a thread holds
+FRAGMENT: Final = 4  # registers of a thread for 64 rows of one step
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,12 @@ class Converted:
     @property
     def fixed(self) -> int:
         """Registers of a thread for each fragment of 64 rows: two sets of factors, and what it holds of two rows."""
-        return 8 + 2 * len(self.held)
+        return 2 * FRAGMENT + 2 * len(self.held)
 
     @property
-    def beside(self) -> int:
-        """Registers for raw elements and arithmetic on the way."""
-        return 8 + 4 * len(self.tiles)
+    def raw(self) -> int:
+        """Registers for the raw elements of a fragment."""
+        return FRAGMENT * len(self.tiles)
 
     @property
     def step(self) -> int:
@@ -137,15 +138,20 @@ class Left:
 
     @property
     def beside(self) -> int:
-        return max((p.beside for p in self.computed), default=0)
+        """Registers for arithmetic and one fragment's raw elements on the way."""
+        return max((8 + p.raw for p in self.computed), default=0)
 
     @property
     def step(self) -> int:
         return sum(p.step for p in self.computed)
 
-    def registers(self, fragments: int, steps: int) -> int:
-        """Of a consumer's thread, beside its sums and those of a product whose factors all lie in shared memory."""
-        return fragments * self.fixed + self.beside + steps * self.step
+    def registers(self, fragments: int, steps: int, at_once: int = 1) -> int:
+        """Of a consumer's thread, beside its sums and those of a product whose factors all lie in shared memory.
+
+        `fragments` of 64 rows, tiles of `steps` steps, `at_once` of which are computed while as many are multiplied.
+        """
+        more = sum(2 * FRAGMENT + p.raw for p in self.computed) * fragments * (at_once - 1)
+        return fragments * self.fixed + self.beside + steps * self.step + more
 
 
 def stored(part: Part, type: str) -> Load | None:
@@ -188,4 +194,4 @@ def left_of(view: ContractionView) -> Left | str:
     return Left(tuple(found), tuple(tiles))
 
 
-__all__ = ["Converted", "Left", "converted", "left_of", "pairs", "stored", "stored_box"]
+__all__ = ["FRAGMENT", "Converted", "Left", "converted", "left_of", "pairs", "stored", "stored_box"]
