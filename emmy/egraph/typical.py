@@ -13,7 +13,7 @@ from emmy.egraph.families import attention, contraction, plain, row, scan, wgmma
 from emmy.egraph.families import map as maps
 from emmy.egraph.families import turn as turns
 from emmy.ir.config import KernelConfig
-from emmy.ir.dtype import dtype
+from emmy.ir.kernel import WGMMA_K
 from emmy.ir.loop import Body
 from emmy.ir.schedule import Row
 from emmy.ir.target import Target
@@ -105,6 +105,6 @@ def _warpgroups(body: Body, target: Target, sizes: Mapping[str, int]) -> tuple[s
     type = str(facts["wgmma-body"][0][2])
     texts = []
     for _, way, computed, *_ in facts["wgmma-left"]:
-        form, instruction = "/reg" if computed else "", f"k{32 // dtype(type).bytes}_{type}_f32"
+        form, instruction = "/reg" if computed else "", f"k{WGMMA_K[type]}_{type}_f32"
         texts += [t.format(type=instruction, form=form) for t in _WARPGROUPS[1 if way else 0]]
     return tuple(texts)

@@ -56,6 +56,11 @@ def dtype(name: str) -> DType:
     return DTYPES[name]
 
 
+def stored_as(factor: str) -> str:
+    """The type in which factors of a matrix instruction lie in memory: tf32 is f32 whose low bits it ignores."""
+    return "f32" if factor == "tf32" else factor
+
+
 def is_float(name: str) -> bool:
     return DTYPES[name].kind == "float"
 

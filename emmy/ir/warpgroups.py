@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
-from emmy.ir.dtype import DTYPES
+from emmy.ir.dtype import DTYPES, DType, stored_as
+from emmy.ir.kernel import WGMMA_K
 from emmy.ir.schedule import Row
 
 GROUP: Final = 128  # threads of a warpgroup
@@ -89,18 +90,23 @@ class Warpgroups:
         return next(w for w in (64, 32, 16, 8) if self.n % w == 0)
 
     @property
+    def stored(self) -> DType:
+        """The type in which factors lie in memory."""
+        return DTYPES[stored_as(self.type)]
+
+    @property
     def promotes(self) -> bool:
         """Sums of 8-bit products are added to f32 registers after every stage.
 
         The instruction keeps about 14 bits of them: DeepSeek-V3 technical report, section 3.3.2, which adds them to
         f32 registers every 128 elements of the sum, as a stage does here.
         """
-        return DTYPES[self.type].bits == 8
+        return self.stored.bits == 8
 
     @property
     def step(self) -> int:
         """Elements of the summed axis an instruction takes."""
-        return 32 // DTYPES[self.type].bytes
+        return WGMMA_K[self.type]
 
     @property
     def block_k(self) -> int:

@@ -10,7 +10,7 @@ from emmy.codegen.cuda import source
 from emmy.codegen.lower import lower
 from emmy.egraph.schedule import schedule_rows
 from emmy.ir.loop import Body
-from emmy.ir.target import TARGETS, target
+from emmy.ir.target import TARGETS, allowing, target
 from emmy.runtime.nvrtc import Compiled, Job, compile_many
 from tests import bodies as B
 
@@ -126,6 +126,36 @@ def test_computed_factors_and_8_bit_floats_leave_products_asynchronous(name: str
     for row, binary in zip(picked, compile_many([Job(source(k), k.name, card.arch) for k in kernels]), strict=True):
         assert isinstance(binary, Compiled), f"{row.row.text}: {binary}"
         assert not binary.notes and not binary.spill_bytes, f"{row.row.text}: {binary.notes}"
+
+
+TENSOR: dict[str, Body] = {
+    "linear": B.linear(4096, 4096, 1024, "f32"),
+    "a wave and part of another": B.linear(1536, 2560, 1024, "f32"),
+    "few rows": B.linear(16, 4096, 4096, "f32"),
+    "scale in the epilogue": B.scaled_linear(2048, 4096, 4096, "f32"),
+    "two sums": B.swiglu(2048, 4096, 4096, "f32"),
+    "i8 weight": B.dequant(16, 4096, 4096, "f32"),
+    **{k: B.prologue(2048, 4096, 4096, k, "f32") for k in ("silu", "gate", "norm", "row", "both")},
+}
+SHAPES = ("m64n8k8", "m64n64k8", "m64n96k8", "m64n128k8", "m64n256k8", "REDUCE=g", "REDUCE=sk", "/c2", "+pp", "w1x")
+
+
+@pytest.mark.parametrize("name", TENSOR)
+def test_factors_of_f32_compile_for_warpgroups_and_leave_products_asynchronous(name: str) -> None:
+    """A row of each kind that the body has; blocks with equal shares of stages keep some of their tiles' bounds in
+    memory, of whatever type the factors are."""
+    card, body = allowing(target("sm_90a"), "tf32"), TENSOR[name]
+    found = [r for r in schedule_rows([body], card, {}, RULESETS).rows[body.hash] if r.family == "wgmma"]
+    piles = [[r for r in found if part in r.row.text] for part in SHAPES]
+    picked = list({p[len(p) // 3].row.text: p[len(p) // 3] for p in piles if p}.values())
+    assert len(picked) > 2
+    kernels = [lower(body, r.family, r.row, card, "k_test") for r in picked]
+    sources = [source(k) for k in kernels]
+    assert all(".f32.tf32.tf32 " in s for s in sources)
+    for row, binary in zip(picked, compile_many([Job(s, "k_test", card.arch) for s in sources]), strict=True):
+        assert isinstance(binary, Compiled), f"{row.row.text}: {binary}"
+        assert not binary.notes, f"{row.row.text}: {binary.notes}"
+        assert not binary.spill_bytes or row.row.reduce.stream, row.row.text
 
 
 @pytest.mark.parametrize(

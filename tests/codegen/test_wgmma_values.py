@@ -14,9 +14,10 @@ from emmy.egraph.schedule import schedule_rows
 from emmy.ir.evaluate import evaluate
 from emmy.ir.kernel import Assign, Call, Declare, Elem, Kernel, Lit, S, Wgmma, walk, with_bodies
 from emmy.ir.loop import Body, size
-from emmy.ir.target import target
+from emmy.ir.target import allowing, target
 from emmy.ir.verify.kernel import verify
 from emmy.resources import rulesets
+from emmy.runtime.numerics import tolerance
 from tests import bodies
 from tests.codegen import check
 
@@ -24,6 +25,7 @@ from tests.codegen import check
 SMALL = replace(target("sm_90a"), sms=2)
 # enough SMs that the blocks of a cluster share sums
 IDLE = replace(target("sm_90a"), sms=132)
+TF32, IDLE_TF32 = allowing(SMALL, "tf32"), allowing(IDLE, "tf32")
 
 LAYOUTS = {
     "k_k": {}, "k_mn": {"trans_b": False}, "bias": {"bias": True},
@@ -260,3 +262,104 @@ def test_long_sums_of_8_bit_products_are_wrong_without_promotion(dtype: str) -> 
         errors.append(check.distance(body, [done.outputs[names[-1]].reshape(8, 16)], expected))
     right, wrong = errors
     assert right < 1.0 < 2.0 < wrong, errors
+
+
+def cut(x: np.ndarray) -> np.ndarray:
+    """f32 without the 13 bits that tf32 does not have."""
+    return (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def simulated(body: Body, card, scheduled, given) -> np.ndarray:
+    """The flat result of a body that has one, in f64."""
+    kernel = lower(body, scheduled.family, scheduled.row, card, "k")
+    verify(kernel, card)
+    names = [p.name for p in kernel.params]
+    (expected,) = evaluate(body, given, {})
+    done = simulate(kernel, card, dict(zip(names, given, strict=False)), {}, {names[len(given)]: expected.size})
+    assert not done.findings, scheduled.row.text + "\n" + "\n".join(map(str, done.findings))
+    return done.outputs[names[len(given)]].view(np.float32).astype(np.float64)
+
+
+def assert_within_tf32(body: Body, card, scheduled, terms: int, seed: int = 0) -> None:
+    """Held to the evaluator's float64 values of the operands as they are."""
+    given = check.operands(body, {}, seed)
+    (expected,) = evaluate(body, given, {})
+    found = simulated(body, card, scheduled, given).reshape(expected.shape)
+    error = np.abs(found - expected).max() / np.abs(expected).max()
+    assert 2.0**-20 < error < tolerance("f32", terms, 0, "tf32"), scheduled.row.text
+
+
+@pytest.mark.parametrize("shape", [(264, 200, 136), (1, 64, 68), (7, 136, 72), (129, 130, 4), (64, 8, 132)])
+def test_products_in_tf32_are_those_of_factors_whose_low_bits_are_cut_off(shape: tuple[int, ...]) -> None:
+    body = bodies.linear(*shape, "f32")
+    given = check.operands(body, {}, 0)
+    (exact,) = evaluate(body, [cut(x) for x in given], {})
+    for scheduled in sampled(body, TF32, "WORK", 5, seed=sum(shape)):
+        result = simulated(body, TF32, scheduled, given).reshape(exact.shape)
+        assert np.abs(result - exact).max() < 2e-6 * np.abs(exact).max(), scheduled.row.text
+
+
+@pytest.mark.parametrize("part", ["w8x1+p4,", "w12x1", "+pp", "/c2", "/f2x1", "persist", "w1x", "/k8"])
+def test_kinds_of_rows_in_tf32_are_right_beyond_whole_tiles(part: str) -> None:
+    body = bodies.linear(264, 200, 136, "f32", bias=True)
+    for scheduled in sampled(body, TF32, part, 2, seed=hash_of(part)):
+        assert_within_tf32(body, TF32, scheduled, 136)
+
+
+@pytest.mark.parametrize("kind", ["silu", "gate", "norm", "row", "i8", "f8e4m3", "both"])
+@pytest.mark.parametrize("part", ["w8x1+p4,", "/f2x1", "/k8"])
+def test_left_factors_that_consumers_compute_in_tf32_are_right(part: str, kind: str) -> None:
+    body = bodies.prologue(136, 72, 208, kind, "f32")
+    for scheduled in sampled(body, TF32, part, 1, seed=hash_of(part + kind)):
+        assert "/reg" in scheduled.row.text
+        assert_within_tf32(body, TF32, scheduled, 208)
+
+
+def test_computed_factors_are_rounded_to_tf32_and_others_cut_off() -> None:
+    """A scale that is a power of two leaves the rounding to the product, not to the factor."""
+    body = bodies.prologue(72, 40, 136, "row", "f32")
+    given = check.operands(body, {}, 3)
+    scales = next(k for k, x in enumerate(given) if x.ndim == 1)
+    given[scales] = np.exp2(np.rint(given[scales])).astype(np.float32)
+    left = next(k for k, x in enumerate(given) if x.ndim == 2 and len(x) == 72)
+    known = [cut(x) if x.ndim == 2 else x for x in given]
+    known[left] = cut((given[left].view(np.uint32) + np.uint32(0x1000)).view(np.float32))
+    (exact,) = evaluate(body, known, {})
+    for scheduled in sampled(body, TF32, "/reg", 3, seed=11):
+        found = simulated(body, TF32, scheduled, given).reshape(exact.shape)
+        assert np.abs(found - exact).max() < 2e-6 * np.abs(exact).max(), scheduled.row.text
+
+
+def test_products_in_tf32_of_batches_two_sums_and_shared_sums_are_right() -> None:
+    for body, card, part, terms in (
+        (bodies.linear(40, 72, 136, "f32", batch=2), TF32, "WORK", 136),
+        (bodies.swiglu(72, 40, 136, "f32"), TF32, "WORK", 136),
+        (bodies.linear(17, 136, 1032, "f32"), IDLE_TF32, "REDUCE=g", 1032),
+        (bodies.prologue(17, 136, 1040, "silu", "f32"), IDLE_TF32, "REDUCE=g", 1040),
+    ):
+        for scheduled in sampled(body, card, part, 2, seed=terms):
+            assert_within_tf32(body, card, scheduled, terms)
+
+
+@pytest.mark.parametrize("part", ["w8x1+p4,", "/f2x1", "persist", "/c2"])
+def test_row_scalars_in_tf32_are_gathered_from_what_is_stored(part: str) -> None:
+    for body in (bodies.scaled_linear(280, 200, 264, "f32"), bodies.rms_linear(280, 200, 264, "f32")):
+        for scheduled in sampled(body, TF32, part, 1, seed=hash_of(part)):
+            assert_within_tf32(body, TF32, scheduled, 264)
+
+
+@pytest.mark.parametrize("k", [0, 72, 456])
+def test_products_in_tf32_of_rows_and_columns_by_name_are_right(k: int) -> None:
+    body = bodies.linear(size("s"), 72, 136, "f32", bias=True)
+    found = schedule_rows([body], TF32, {"s": 264}, rulesets()).rows[body.hash]
+    rows = [s for s in found if s.family == "wgmma"]
+    scheduled = random.Random(k).choice(rows)
+    kernel = lower(body, scheduled.family, scheduled.row, TF32, "k", limits={"s": 512})
+    given = check.operands(body, {"s": k})
+    names = [p.name for p in kernel.params]
+    (expected,) = evaluate(body, given, {"s": k})
+    out = names[len(given)]
+    done = simulate(kernel, TF32, dict(zip(names, given, strict=False)), {"s": k}, {out: expected.size})
+    assert not done.findings, scheduled.row.text
+    error = np.abs(done.outputs[out].reshape(expected.shape) - expected).max(initial=0.0)
+    assert error <= tolerance("f32", 136, 0, "tf32") * np.abs(expected).max(initial=0.0)

@@ -70,6 +70,7 @@ def test_nothing_approximates_unless_asked_for():
     """A product of 8-bit floats is asked for by the operation's name: no fact of the rule is there otherwise."""
     approximates = {r.name: r.text for r in rules() if r.numerics == "approximates"}
     assert '(allowed "tf32")' in approximates.pop("tf32-shape")
+    assert '(allowed "tf32")' in approximates.pop("wgmma-tf32")
     assert "(wgmma-named b type)" in approximates.pop("wgmma-eighths") and not approximates
     atomic = [r for r in rules() if r.name.endswith("-atomic")]
     assert len(atomic) == 3 and all('(allowed "atomics")' in r.text for r in atomic)

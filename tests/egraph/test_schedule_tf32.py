@@ -39,7 +39,9 @@ def rows(body: Body, card: Target, held: str = "") -> set[str]:
 def test_f32_factors_are_rounded_only_where_that_is_allowed(arch: str) -> None:
     without, allowed = rows(SQUARE, target(arch)), rows(SQUARE, allowing(target(arch), "tf32"))
     assert not any("tf32" in r for r in without)
-    assert without < allowed and all(r.startswith("tf32 ") for r in allowed - without)
+    families = {"tf32", "wgmma"} if arch == "sm_90a" else {"tf32"}
+    assert without < allowed and {r.split()[0] for r in allowed - without} == families
+    assert all("_tf32_f32/" in r for r in allowed - without)
     assert all(Row.parse(r.split()[1]).text == r.split()[1] for r in allowed)
 
 
@@ -50,11 +52,17 @@ def test_factors_of_16_bits_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize(
     ("rule", "gone"),
-    [("tf32-shape", "tf32 "), ("tf32-async", "smem-async"), ("tf32-ring", "STAGE=d2/smem,"), ("tf32-raster", "tf32 ")],
+    [
+        ("tf32-shape", "tf32 "),
+        ("tf32-async", "smem-async"),
+        ("tf32-ring", "STAGE=d2/smem,"),
+        ("tf32-raster", "tf32 "),
+        ("wgmma-tf32", "wgmma "),
+    ],
 )
 def test_holding_a_rule_takes_exactly_its_rows(rule: str, gone: str) -> None:
     everything, left = rows(SQUARE, TF32), rows(SQUARE, TF32, rule)
-    taken = {r for r in everything if r.startswith("tf32 ") and gone in r}
+    taken = {r for r in everything if r.startswith(("tf32 ", "wgmma ")) and gone in r}
     assert taken and left == everything - taken
 
 
@@ -73,7 +81,10 @@ def test_no_row_is_expected_below_the_floor_and_tensor_cores_are_expected_to_win
     found = schedule_rows([body], TF32, {}, RULESETS).rows[body.hash]
     seconds = predict_many(analyse(body, {}), [r.config for r in found], TF32)
     assert seconds.min() >= roofline(analyse(body, {}), TF32)
-    assert found[int(seconds.argmin())].family == "tf32"
+    assert found[int(seconds.argmin())].family == "wgmma"
+    others = [r for r in found if r.family != "wgmma"]
+    seconds = predict_many(analyse(body, {}), [r.config for r in others], TF32)
+    assert others[int(seconds.argmin())].family == "tf32"
 
 
 def test_products_are_those_of_rounded_factors() -> None:

@@ -21,6 +21,7 @@ from tests import bodies
 
 HOPPER = target("sm_90a")
 ATOMIC = allowing(HOPPER, "atomics")
+TF32 = allowing(HOPPER, "tf32")
 
 
 def rows(body: Body, card=HOPPER, held: str = "") -> set[str]:
@@ -330,3 +331,71 @@ def test_blocks_stay_where_computed_factors_give_the_row_scalars() -> None:
     """The scale in the epilogue is gathered on the way; on the factor it takes a pass before."""
     assert with_(rows(bodies.rms_linear(4096, 4096, 512)), "persist")
     assert not with_(rows(bodies.rms_linear(4096, 4096, 512, factored=False)), "persist")
+
+
+def test_factors_of_f32_are_taken_in_tf32_where_that_is_allowed() -> None:
+    """An instruction's step is 32 bytes of the sum, as of every other type."""
+    body = bodies.linear(4096, 4096, 4096, "f32")
+    found = rows(body, TF32)
+    row = "WORK=w8x1+p4,TILE=wgmma_m64n256k8_tf32_f32/f1x1/k4,REDUCE=,STAGE=d4/smem-tma,RASTER=gm8/persist"
+    assert row in found and found == with_(found, "k8_tf32_f32/f") and not rows(body)
+    held = [Warpgroups.of(Row.parse(r)) for r in found]
+    assert {c.block_k for c in held} == {32, 64} and {c.stored.name for c in held} == {"f32"}
+    assert {c.n % 8 for c in held} == {0} and max(c.n for c in held) == 256
+
+
+@pytest.mark.parametrize("part", ["+pp", "/c2", "persist", "REDUCE=sk", "w12x1", "/f2x1", "/k8"])
+def test_products_in_tf32_have_every_kind_of_row_that_stores_results_by_threads(part: str) -> None:
+    body = bodies.linear(1536, 2560, 1024, "f32") if part == "REDUCE=sk" else bodies.linear(4096, 4096, 512, "f32")
+    assert with_(rows(body, TF32), part)
+
+
+def test_few_rows_in_tf32_exchange_the_sides_and_share_sums() -> None:
+    found = rows(bodies.linear(16, 4096, 4096, "f32"), allowing(HOPPER, "tf32,atomics"))
+    assert with_(found, "WORK=w1x4") and {"g2", "g4", "g8a"} <= {Row.parse(r).reduce.text for r in found}
+
+
+@pytest.mark.parametrize("name", ["linear", "scale in the epilogue", "two sums"])
+def test_stored_factors_of_f32_stay_in_shared_memory(name: str) -> None:
+    body = {
+        "linear": bodies.linear(512, 512, 512, "f32"),
+        "scale in the epilogue": bodies.scaled_linear(512, 512, 512, "f32"),
+        "two sums": bodies.swiglu(512, 512, 512, "f32"),
+    }[name]
+    found = rows(body, TF32)
+    assert found and not with_(found, "/reg")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(bodies.prologue(512, 512, 512, kind, "f32") for kind in ("silu", "gate", "norm", "row", "i8", "f8e4m3")),
+        bodies.rms_linear(512, 512, 512, "f32"),
+    ],
+    ids=["silu", "gate", "norm", "row", "i8", "f8e4m3", "weight of a normalization"],
+)
+def test_left_factors_of_f32_that_are_computed_go_through_registers(body: Body) -> None:
+    found = rows(body, TF32)
+    assert found and found == with_(found, "/reg")
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (bodies.linear(512, 512, 512, "f32", trans_b=False), "32-bit factors that do not lie along the sum"),
+        (bodies.linear(512, 512, 512, "f32", trans_a=True), "32-bit factors that do not lie along the sum"),
+        (bodies.prologue(512, 512, 512, "silu", "f32", trans_a=True), "f32 elements do not run along the sum"),
+        (bodies.linear(512, 512, 514, "f32"), "multiples of 16 bytes"),
+        (bodies.picked_linear(3, 512, 512, 512, "f32"), "a right factor that is computed"),
+        (bodies.rotated(512, 512, 512, "f32"), "conditions guard"),
+    ],
+    ids=["k by n", "m by k", "computed, m by k", "unaligned", "gathered", "guarded"],
+)
+def test_factors_of_f32_that_the_instruction_cannot_take_are_declined_with_the_reason(body: Body, why: str) -> None:
+    found = schedule_rows([body], TF32, {}, rulesets())
+    assert not rows(body, TF32) and why in found.declined[body.hash]["wgmma"]
+
+
+def test_products_of_16_bits_keep_their_type_where_tf32_is_allowed() -> None:
+    for body in (bodies.linear(512, 512, 512), bodies.prologue(512, 512, 512, "cast")):
+        assert rows(body, TF32) == rows(body)

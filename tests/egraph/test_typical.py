@@ -6,7 +6,7 @@ import pytest
 
 from emmy.egraph.typical import typical_configs
 from emmy.ir.loop import Body
-from emmy.ir.target import target
+from emmy.ir.target import allowing, target
 from tests import bodies
 
 
@@ -27,6 +27,12 @@ def test_products_are_guessed_on_warpgroups_where_a_card_has_them(body: Body) ->
 def test_a_body_that_warpgroups_decline_is_guessed_without_them() -> None:
     found = families(bodies.linear(64, 256, 1024, "f32"), "sm_90a")
     assert "tile" in found and not found & {"mma", "wgmma"}
+
+
+def test_products_of_f32_are_guessed_on_warpgroups_where_tf32_is_allowed() -> None:
+    card = allowing(target("sm_90a"), "tf32")
+    for body in (bodies.linear(64, 256, 1024, "f32"), bodies.prologue(64, 256, 1024, "silu", "f32")):
+        assert {c.bits for c in typical_configs(body, card, {}) if c.family == "wgmma"} == {32}
 
 
 def test_every_body_has_a_guess() -> None:

@@ -120,6 +120,8 @@ BODIES: dict[str, tuple[Body, Mapping[str, int]]] = {
     "dequantized": (B.dequant(8, 16, 40), {}),
     "guarded halves": (B.rotated(40, 24, 64), {}),
     "linear of f32": (B.linear(40, 24, 65, "f32"), {}),
+    "aligned linear of f32": (B.linear(40, 24, 68, "f32"), {}),
+    "scaled linear of f32": (B.prologue(40, 24, 68, "row", "f32"), {}),
     "attention": (B.attention(1, 4, 2, 40, 40, 24, causal=True), {}),
     "attention by name": (B.attention(1, 2, 1, SIZE, SIZE, 16, mask="add"), {"s": 77}),
 }

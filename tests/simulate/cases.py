@@ -4,9 +4,9 @@ Groups: the families map, turn, row, scan, plain, tile (`tile_ahead`: its fragme
 sums shared by groups of threads; `tile_turned`: its operands turned by their copies; `tile_parts`: its sums shared by
 blocks), tf32, mma (`mma_windows`: rows at every alignment; `mma_boxes`: its operands brought by TMA; `padded`: copies
 with aligned lines, on wgmma too; `mma_parts`: its sums shared by blocks) and wgmma (`wgmma_computed`: left factors
-computed by the consumers; `wgmma_eighth`: factors of 8 bits), contractions whose matrix or row is data (`picked`, and
-`picked_copies` by cp.async), attention on threads and on tensor cores, and the two launches of a split reduction
-(`partial` and `finish`), which are scheduled like any other body.
+computed by the consumers; `wgmma_eighth`: factors of 8 bits; `wgmma_tf32`: factors of f32), contractions whose matrix
+or row is data (`picked`, and `picked_copies` by cp.async), attention on threads and on tensor cores, and the two
+launches of a split reduction (`partial` and `finish`), which are scheduled like any other body.
 """
 
 from __future__ import annotations
@@ -375,6 +375,22 @@ def eighth_cases() -> list[Case]:
     ]  # fmt: skip
 
 
+def tf32_cases() -> list[Case]:
+    """Products of f32 whose factors tf32 holds: of small integers, stored so or computed."""
+    shapes = ((64, 64, 32), (63, 65, 36), (1, 64, 68), (64, 1, 64), (65, 40, 132), (17, 24, 520), (130, 72, 4))
+    return [
+        *(one(f"linear {m}x{n}x{k}", B.linear(m, n, k, "f32"), True) for m, n, k in shapes),
+        one("bias", B.linear(40, 72, 100, "f32", bias=True), True),
+        one("batch", B.linear(24, 40, 72, "f32", batch=2), True),
+        one("greatest of a row from the tiles", B.scaled_linear(33, 40, 136, "f32", by="max"), True),
+        one("row scale on the operand", B.prologue(33, 72, 136, "row", "f32"), True),
+        one("row scale, batch", B.prologue(24, 40, 72, "row", "f32", batch=2), True),
+        one("i8 factor", B.prologue(65, 40, 80, "i8", "f32"), True),
+        one("i8 weight", B.dequant(17, 65, 80, "f32"), True),
+        one("symbolic rows", B.linear(S, 48, 64, "f32"), True, s=37),
+    ]
+
+
 def tile_cases() -> list[Case]:
     odd = ((33, 40, 16), (63, 65, 64), (1, 33, 40), (64, 64, 32))
     turned = ((True, True), (False, False), (True, False))
@@ -544,6 +560,7 @@ GROUPS: Final[dict[str, Group]] = {
     "wgmma_parts": Group(long_cases, lambda s: s.family == "wgmma" and s.config.exchange > 0 and not s.config.stream),
     "wgmma_stream": Group(stream_cases, lambda s: s.config.stream, replace(CARD, sms=3)),
     "wgmma_eighth": Group(eighth_cases, _family("wgmma")),
+    "wgmma_tf32": Group(tf32_cases, _family("wgmma"), allowing(CARD, "tf32,atomics")),
     "wgmma_computed": Group(computed_cases, lambda s: s.family == "wgmma" and s.row.stage.registers),
     "attention": Group(attention_thread_cases, _family("attention", "t")),
     "attention_mma": Group(attention_cases, _family("attention", "w")),

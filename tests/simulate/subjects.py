@@ -66,6 +66,12 @@ LONG: Final = {
         one("linear", B.f8_linear(65, 40, 656), True),
         one("scales of rows", B.f8_linear(33, 72, 784, "f8e5m2", scaled="row", bias=True)),
     ),
+    "wgmma_tf32": (
+        one("linear", B.linear(65, 40, 328, "f32"), True),
+        one("bias", B.linear(40, 72, 388, "f32", bias=True), True),
+        one("row scale on the operand", B.prologue(33, 72, 552, "row", "f32"), True),
+        one("symbolic rows", B.linear(S, 64, 320, "f32"), True, s=70),
+    ),
     "wgmma_computed": (
         one("gate", B.prologue(65, 40, 1160, "gate")),
         one("normalization", B.prologue(33, 72, 1096, "norm")),

@@ -9,7 +9,8 @@ it, or the tiles of the right factor (`cluster`).  Other blocks share a sum thro
 part of every tile, or an equal share of the stages of all tiles (`wgmma_stream`).  Two consumer warpgroups may take
 turns (`pingpong`): while one multiplies, the other stores its tile.  Left factors that are not stored as the product
 takes them are computed by the consumers from raw tiles (`wgmma_registers`) while the products before them run.  Sums of
-8-bit products are added to f32 registers after every tile.  What rows say: `emmy.ir.warpgroups`.
+8-bit products are added to f32 registers after every tile.  Factors of f32 are taken in tf32, of which the instruction
+cuts off the low 13 bits of what lies in shared memory.  What rows say: `emmy.ir.warpgroups`.
 
 Sources: PTX ISA manual (wgmma, cp.async.bulk.tensor, mbarrier, setmaxnreg).
 """
@@ -74,6 +75,8 @@ def lower_wgmma(body: Body, row: Row, scalars: Scalars, name: str, comment: str)
     if isinstance(view, str):
         raise LoweringError(f"{name} is no contraction: {view}", "take a row of another family")
     config = Warpgroups.of(row)
+    if config.type == "tf32":
+        view = view.in_tf32()
     if config.swapped:
         view = view.swapped()
     return _Wgmma(view, config, Frame(body, scalars, name, comment)).kernel()
@@ -96,7 +99,7 @@ class _Wgmma:
         # the tile of each left factor that is read as it lies there
         self.left = [None if (n := stored(p, type)) is None else self.tiles[n] for p in view.parts_a]
         plain = [Part(n, view.k) for p in view.parts_b if (n := stored(p, type)) is not None]
-        self.right = [staged_operand(frame, view, c, p, "b", view.n, c.n, type, c.cluster > 1) for p in plain]
+        self.right = [staged_operand(frame, view, c, p, "b", view.n, c.n, c.stored.name, c.cluster > 1) for p in plain]
         self.outs = [staged_result(frame, view, c, k) for k in range(len(view.body.outs))] if c.out else []
         operands = [o.buffer for o in (*self.tiles.values(), *self.right)]
         self.results = Results(frame, view, c, self.outs, operands)

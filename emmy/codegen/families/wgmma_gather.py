@@ -12,7 +12,7 @@ from emmy.codegen.families.boxes import Operand
 from emmy.codegen.families.frame import Frame, static
 from emmy.codegen.families.statistics import Statistics
 from emmy.codegen.families.wgmma_results import Results
-from emmy.ir.dtype import DTYPES, register
+from emmy.ir.dtype import register
 from emmy.ir.kernel import LoadVector, NamedBarrier, X
 from emmy.ir.loop import Expr
 from emmy.ir.views.contraction_view import ContractionView
@@ -50,7 +50,7 @@ class Gather:
             return
         node = self.v.parts_a[0].plain
         assert node is not None and self.left is not None
-        buffer, count = self.left.buffer, 16 // DTYPES[self.c.type].bytes
+        buffer, count = self.left.buffer, 16 // self.c.stored.bytes
         half = self.left.wide // THREADS
         with code.loop("i", self.c.fragments, unroll=0) as (each, i):
             line = each.let("line", self._line(i))
@@ -58,7 +58,7 @@ class Gather:
             for slab in range(buffer.shape[1]):
                 with each.loop("chunk", half // count, unroll=0) as (c, chunk):
                     column = add(mul(mod(TID, THREADS), half), mul(chunk, count))
-                    raw = c.declare("chunk_raw", self.c.type, count=count)
+                    raw = c.declare("chunk_raw", self.c.stored.name, count=count)
                     c.emit(LoadVector(raw.name, i32(0), count, shared_at(buffer, slot, i32(slab), line, column)))
                     for e in range(count):
                         k = add(k0, slab * self.left.wide, column, e)

@@ -1,17 +1,18 @@
 """Left factors of the `wgmma` family that consumers compute: raw tiles in shared memory -> fragments in registers.
 
-A thread reads the elements of its own fragment (16-bit ones by ldmatrix, which also turns tiles that lie along the
-rows), does the factor's arithmetic in f32, rounds to the product's type and packs.  There are two sets of fragments:
-one is computed while products read the other, which takes it over when they are done.  A set has those of several steps
-where there are registers for them: a step waits for its raw elements, so alone it would take most of its time waiting.
+A thread reads the elements of its own fragment (of 16-bit products 16-bit ones by ldmatrix, which also turns tiles that
+lie along the rows), does the factor's arithmetic in f32, rounds to the product's type and packs.  There are two sets of
+fragments: one is computed while products read the other, which takes it over when they are done.  A set has those of
+several steps where there are registers for them: a step waits for its raw elements, so alone it would take most of its
+time waiting.
 
-Register q of a fragment holds row 16 warp + lane / 4 + 8 (q % 2), elements 8 (q / 2) + 2 (lane % 4) + 0 and 1 of a
-step (PTX ISA manual, register fragments of wgmma).
+Register q of a fragment holds row 16 warp + lane / 4 + 8 (q % 2), of a step the elements 8 (q / 2) + 2 (lane % 4) + 0
+and 1, or in tf32 the one element 4 (q / 2) + lane % 4 (PTX ISA manual, register fragments of wgmma).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,10 +25,11 @@ from emmy.codegen.families.statistics import Statistics
 from emmy.codegen.families.wgmma_results import Results
 from emmy.ir.dtype import DTYPES, register
 from emmy.ir.kernel import Lit, LoadVector, NamedBarrier, Var, X
+from emmy.ir.kernel.fragments import PER_REGISTER
 from emmy.ir.loop import Expr, Load
 from emmy.ir.views.coarse import coarse_factor
 from emmy.ir.views.contraction_view import ContractionView
-from emmy.ir.views.converted import FRAGMENT, PAIR, Converted, Left, pairs
+from emmy.ir.views.converted import FRAGMENT, Converted, Left, together
 from emmy.ir.views.product import HALVES
 from emmy.ir.warpgroups import GROUP, Warpgroups
 
@@ -66,6 +68,7 @@ class Fragments:
         self.parts = left.parts
         self.computed: dict[int, Computed] = {}
         self.lane = mod(TID, 32)
+        self.each = PER_REGISTER[c.type]
         self.k_total, self.m_total = frame.total(view.k), b.m_total
         self.k_fits, self.m_fits = fits(self.k_total, c.block_k), fits(self.m_total, c.long * c.cluster)
 
@@ -83,7 +86,7 @@ class Fragments:
         f = self.c.fragments
         ready, made = (code.declare(name, "u32", count=FRAGMENT * f * self.at_once) for name in ("factor", "made"))
         held = {e: code.declare("held", e.type, count=2 * f) for e in how.held}
-        along = {n: code.declare("along", n.dtype, count=2 * PAIR * self.c.steps) for n in how.along}
+        along = {n: code.declare("along", n.dtype, count=2 * self.each * self.c.steps) for n in how.along}
         return Computed(how, ready, made, held, along, coarse_factor(how.part.value, self.c.type))
 
     def _row(self, i: X, h: X | int) -> X:
@@ -114,22 +117,27 @@ class Fragments:
             for node, array in one.along.items():
                 with code.loop("s", self.c.steps, unroll=0) as (inner, s):
                     for half in range(2):
-                        k = add(k0, mul(s, self.c.step), 8 * half, mul(mod(self.lane, 4), PAIR))
-                        self._along(inner, node, array, add(mul(s, 2 * PAIR), PAIR * half), k)
+                        k = add(k0, mul(s, self.c.step), QUAD * self.each * half, self._column)
+                        self._along(inner, node, array, add(mul(s, 2 * self.each), self.each * half), k)
+
+    @property
+    def _column(self) -> X:
+        """The thread's first element of a step; those of registers 2 and 3 lie `QUAD * each` further."""
+        return mul(mod(self.lane, QUAD), self.each)
 
     def _along(self, code: Code, node: Load, array: Var, at: X, k: X) -> None:
-        """Two neighbours from element `k` of the sum on; past its end, the last ones."""
+        """A register's neighbours from element `k` of the sum on; past its end, the last ones."""
         form = self.f.form(node)
         assert form is not None
-        together = pairs(node, self.v.body, self.v.k)
-        for e in range(0, PAIR, PAIR if together else 1):
+        count = self.each if together(node, self.v.body, self.v.k, self.each) else 1
+        for e in range(0, self.each, count):
             first = add(k, e)
             if not self.k_fits:
-                last = add(self.k_total, -PAIR) if together else add(self.k_total, -1)
+                last = add(self.k_total, -count)
                 first = select(lt(first, self.k_total), first, last)
             env = {**self.b.batch, **self.f.decode(first, self.v.k)}
             place = self.f.at(node.slot, self.f.offset(form, env, node.slot))
-            code.emit(LoadVector(array.name, add(at, e), PAIR if together else 1, place))
+            code.emit(LoadVector(array.name, add(at, e), count, place))
 
     def compute(self, code: Code, slot: X, first: int, k0: X) -> None:
         """Every computed factor's fragments of the tile that begins at `k0`, of the steps from `first` on."""
@@ -138,9 +146,13 @@ class Fragments:
             raws = [{n: self._raw(code, n, slot, i32(i), first + s) for n in one.how.tiles} for s, i in some]
             for (s, i), raw in zip(some, raws, strict=True):
                 for q in range(FRAGMENT):
-                    low, high = (self._element(code, one, raw, i32(i), first + s, k0, q, e) for e in range(PAIR))
-                    target = elem(one.made, self._at(s, i) + q)
-                    code.assign(target, call(f"pack_{self.c.type}x2", low, high, type="u32"))
+                    elements = [self._element(code, one, raw, i32(i), first + s, k0, q, e) for e in range(self.each)]
+                    code.assign(elem(one.made, self._at(s, i) + q), self._register(elements))
+
+    def _register(self, elements: Sequence[X]) -> X:
+        if self.each > 1:
+            return call(f"pack_{self.c.type}x2", *elements, type="u32")
+        return call("bits_of_f32", call("round_tf32", *elements, type="f32"), type="u32")
 
     def hand_over(self, code: Code) -> None:
         """What was computed, to the products: those before are done."""
@@ -153,34 +165,33 @@ class Fragments:
         return FRAGMENT * (s * self.c.fragments + i)
 
     def _raw(self, code: Code, node: Load, slot: X, i: X, step: int) -> Var:
-        """The raw elements of a fragment: packed words of 16-bit ones, else pairs in the order of its registers."""
+        """The raw elements of a fragment: packed words of 16-bit ones, else neighbours in its registers' order."""
         tile = self.tiles[node]
         k = step * self.c.step
-        if node.dtype in HALVES:
+        if node.dtype in HALVES and self.each > 1:
             words = code.declare("raw", "u32", count=FRAGMENT)
             warp = mod(div(TID, 32), GROUP // 32)
             row = add(self.row0, mul(i, 64), mul(warp, 16))
             load_a(code, tile.buffer, tile.box.run == "k", self.lane, words, i32(0), slot, row, i32(k))
             return words
-        raw = code.declare("raw", node.dtype, count=FRAGMENT * PAIR)
+        raw = code.declare("raw", node.dtype, count=FRAGMENT * self.each)
         for q in range(FRAGMENT):
-            column = add(mul(mod(self.lane, 4), PAIR), k + 8 * (q // 2))
+            column = add(self._column, k + QUAD * self.each * (q // 2))
             place = tile_at(tile.buffer, slot, self._row(i, q % 2), column)
-            code.emit(LoadVector(raw.name, i32(PAIR * q), PAIR, place))
+            code.emit(LoadVector(raw.name, i32(self.each * q), self.each, place))
         return raw
 
     def _element(self, code: Code, one: Computed, raw: Mapping[Load, Var], i: X, step: int, k0: X, q: int, e: int) -> X:
         """The factor's value for element e of register q; 0 past the end of the sum, where its own may be no number."""
         h, half = q % 2, q // 2
-        k = add(k0, step * self.c.step + 8 * half + e, mul(mod(self.lane, 4), PAIR))
+        k = add(k0, step * self.c.step + QUAD * self.each * half + e, self._column)
         env = {**self._own(i, h), **self.f.decode(k if self.k_fits else clamp(k, self.k_total), self.v.k)}
         known: dict[Expr, X] = {x: elem(a, add(mul(i, 2), h)) for x, a in one.held.items()}
         for node, array in one.along.items():
-            known[node] = _value(array, step * 2 * PAIR + PAIR * half + e, node.dtype)
+            known[node] = _value(array, (2 * step + half) * self.each + e, node.dtype)
         for node, array in raw.items():
-            known[node] = (
-                _word(array, q, e, node.dtype) if array.type == "u32" else _value(array, PAIR * q + e, node.dtype)
-            )
+            packed = array.type == "u32"
+            known[node] = _word(array, q, e, node.dtype) if packed else _value(array, self.each * q + e, node.dtype)
         inside = None if self.k_fits else lt(k, self.k_total)
         self.statistics.take(code, add(mul(i, 2), h), env, known, inside)
         with self.f.scalars.rounding(one.coarse):

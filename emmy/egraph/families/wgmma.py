@@ -9,7 +9,8 @@ from typing import Any
 from emmy.egraph.families.contraction import Facts, Rows, exchanged, points, sized
 from emmy.errors import LoweringError
 from emmy.ir.config import KernelConfig
-from emmy.ir.dtype import dtype
+from emmy.ir.dtype import dtype, stored_as
+from emmy.ir.kernel import WGMMA_K
 from emmy.ir.loop import Body
 from emmy.ir.schedule import Raster, Reduce, Row, Stage, Tile, Work
 from emmy.ir.target import Target
@@ -31,7 +32,9 @@ def facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | str:
     if isinstance(view, str):
         return view
     if view.factor is None:
-        return "factors that the original program does not hold in one type of 16 or 8 bits"
+        if target.numerics != "tf32":
+            return "factors that the original program does not hold in one type of 16 or 8 bits"
+        view = view.in_tf32()
     ways = [_operands(view), _operands(view.swapped())]
     offered = [(way, w) for way, w in enumerate(ways) if isinstance(w, Operands)]
     if not offered:
@@ -42,8 +45,9 @@ def facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | str:
     known: Facts = {"wgmma-outs": [(body.hash, len(outs) if by_tma else 0)]}
     known["wgmma-fixed"] = [(body.hash,)] if size_of(view.k) is not None else []
     known["wgmma-sized"] = [(body.hash,)] if sized(view) else []
-    # 8-bit floats have a rule of their own, since their sums are short
-    known["wgmma-named" if view.factor in EIGHTS else "wgmma-takes"] = [(body.hash, view.factor)]
+    # 8-bit floats have a rule of their own, since their sums are short, and so has what rounds factors of f32
+    offers = "wgmma-named" if view.factor in EIGHTS else "wgmma-rounds" if view.narrowed else "wgmma-takes"
+    known[offers] = [(body.hash, view.factor)]
     for way, operands in offered:
         v = view.swapped() if way else view
         h = body.hash, way
@@ -64,7 +68,7 @@ def facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | str:
 def _overlaid(v: ContractionView, left: Left) -> tuple[int, int]:
     """Bytes of a row and of a column of tiles, an element of the sum: no more than each sum's deposit overlays."""
     assert v.factor is not None
-    right = dtype(v.factor).bytes
+    right = dtype(stored_as(v.factor)).bytes
     if len(v.sums) == 1:
         return max(dtype(n.dtype).bytes for n in left.tiles), right
     return 0, right if len(v.parts_b) >= len(v.sums) else 0
@@ -104,7 +108,7 @@ def rows(found: Rows, stages: Rows, orders: Rows) -> Iterator[tuple[str, Row]]:
         rasters.setdefault(cls, []).append(Raster(group, persist == 1))
     for body, way, type, form, g, f, n, ks, parts, cluster, turns, finish, ring, raster, _ in found:
         warps, fragments = ((1, 4 * g), (1, f)) if way else ((4 * g, 1), (f, 1))
-        tile = Tile(f"wgmma_m64n{n}k{32 // dtype(type).bytes}_{type}_f32", fragments, ks)
+        tile = Tile(f"wgmma_m64n{n}k{WGMMA_K[type]}_{type}_f32", fragments, ks)
         work = Work("w", warps, PRODUCERS, turns == 1)
         reduce = Reduce(
             parts=parts if parts > 1 else 0, finish="a" if finish == ATOMIC else "", stream=finish == STREAM
@@ -126,11 +130,12 @@ def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> Ke
     view = contraction_view(body)
     assert isinstance(view, ContractionView)
     c = Warpgroups.of(row)
+    view = view.in_tf32() if c.type == "tf32" else view
     v = view.swapped() if c.swapped else view
     long, columns, sums = c.long, c.n, len(v.sums)
     left = left_of(v)
     assert isinstance(left, Left)
-    stage = c.block_k * (left.bytes * long + dtype(c.type).bytes * len(v.parts_b) * columns)
+    stage = c.block_k * (left.bytes * long + c.stored.bytes * len(v.parts_b) * columns)
     rows = -(-points(v.m, sizes) // (long * c.cluster)) * c.cluster
     tiles = points(v.batch, sizes) * rows * -(-points(v.n, sizes) // columns)
     beside = 2048 + 4 * (len(v.scalars_m) * long + len(v.scalars_n) * columns)
@@ -138,7 +143,7 @@ def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> Ke
     if c.swapped or c.parts > 1:
         tiles_of = [
             *(dtype(n.dtype).bytes * long for n in left.tiles),
-            *(dtype(c.type).bytes * columns for _ in v.parts_b),
+            *(c.stored.bytes * columns for _ in v.parts_b),
         ]
         rings = [c.stages * c.block_k * each for each in tiles_of]
         beside += deposits_beyond(rings, [4 * (long + 8) * (columns + 8)] * sums)
@@ -168,7 +173,7 @@ def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> Ke
         shares=c.cluster,
         staged=c.out,
         swapped=c.swapped,
-        bits=dtype(c.type).bits,
+        bits=c.stored.bits,
         exchange=exchange,
         stream=c.stream,
         held=c.computed,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from emmy.ir.dtype import stored_as
 from emmy.ir.kernel import (
     BYTES,
     MMA_SHAPES,
@@ -31,8 +32,6 @@ from emmy.ir.kernel.layout import SPANS, span
 from emmy.ir.loop import Const
 from emmy.ir.verify.facts import Facts, failure
 
-# types of the buffers that hold a factor
-_STORED: Final = {"tf32": "f32"}
 _ADDED: Final = ("f32", "f16", "bf16", "i32", "u32", "u64")
 
 
@@ -104,7 +103,7 @@ def _operand(facts: Facts, s: Wgmma, m: Matrix, which: str, rows: int) -> None:
     """Its rows and columns inside the buffer, its start at what a descriptor can say."""
     facts.place(s, m.place)
     b = facts.buffers.get(m.place.buffer)
-    if b is None or m.place.space != "shared" or m.place.type != _STORED.get(s.type, s.type):
+    if b is None or m.place.space != "shared" or m.place.type != stored_as(s.type):
         raise facts.fail(s, f"{which} is no matrix of {s.type} in shared memory")
     if not span(b):
         raise facts.fail(s, f"{b.name} has no layout of wgmma: rows of one swizzle span, aligned to eight of them")

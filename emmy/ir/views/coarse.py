@@ -12,6 +12,7 @@ from typing import Final
 from emmy.ir.loop import Body, Expr, Op, visit
 
 HALVES: Final = ("bf16", "f16")
+ROUNDED: Final = (*HALVES, "tf32")  # as many bits of mantissa as f16
 PASSING: Final = ("mul", "div", "neg", "abs")
 
 
@@ -41,7 +42,7 @@ def _coarse_under(stored: dict[Expr, set[str]]) -> frozenset[Expr]:
 def _coarse(node: Expr, readers: dict[Expr, list[Expr]], stored: dict[Expr, set[str]], found: dict[Expr, bool]) -> bool:
     if node not in found:
         by = readers.get(node, ())
-        found[node] = all(t in HALVES for t in stored.get(node, ())) and all(
+        found[node] = all(t in ROUNDED for t in stored.get(node, ())) and all(
             _passes(r, readers, stored, found) for r in by
         )
     return found[node]

@@ -56,6 +56,12 @@ class ContractionView:
     parts_a: tuple[Part, ...]
     parts_b: tuple[Part, ...]
     sums: tuple[Accumulator, ...]
+    # f32 factors are taken in tf32, which is nothing that a body says: a compile allows it
+    narrowed: bool = False
+
+    def in_tf32(self) -> ContractionView:
+        """The same contraction, its factors taken in tf32; of f32 (or narrower) ones of no one type of 16 bits."""
+        return replace(self, narrowed=True)
 
     def swapped(self) -> ContractionView:
         """The same contraction with its sides exchanged."""
@@ -83,7 +89,7 @@ class ContractionView:
     @property
     def factor(self) -> str | None:
         """The narrowest type in which tensor cores may take every factor."""
-        return self.eighth or self.half
+        return "tf32" if self.narrowed else self.eighth or self.half
 
     @cached_property
     def scalars(self) -> tuple[Expr, ...]:

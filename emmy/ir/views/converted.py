@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from emmy.ir.dtype import DTYPES
+from emmy.ir.dtype import DTYPES, stored_as
+from emmy.ir.kernel.fragments import PER_REGISTER
 from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Scan
 from emmy.ir.views.access import vector_load, whole_chunks
 from emmy.ir.views.box import Box, part_box
@@ -20,7 +21,6 @@ from emmy.ir.views.memo import VIEWS
 from emmy.ir.views.product import EIGHTS, HALVES, Part, has_load, outside_folds, unconditional
 
 RAW: Final = (*HALVES, "f32", "i8", "u8", "f8e4m3", "f8e5m2")  # storage types whose elements threads read from a tile
-PAIR: Final = 2  # neighbours along the sum that a thread holds
 FRAGMENT: Final = 4  # registers of a thread for 64 rows of one step
 
 
@@ -28,13 +28,15 @@ FRAGMENT: Final = 4  # registers of a thread for 64 rows of one step
 class Converted:
     """`tiles`: the loads that change along both sides, brought by TMA; `along`: those that no own axis changes.
 
-    `held`: maximal values that no summed axis changes; a thread computes them once a row.
+    `held`: maximal values that no summed axis changes; a thread computes them once a row.  `neighbours` along the sum
+    lie in one register of a fragment: two of 16 bits, one of tf32.
     """
 
     part: Part
     tiles: tuple[Load, ...]
     along: tuple[Load, ...]
     held: tuple[Expr, ...]
+    neighbours: int
 
     @property
     def fixed(self) -> int:
@@ -48,12 +50,14 @@ class Converted:
 
     @property
     def step(self) -> int:
-        """Registers for each instruction's step of the sum: four elements of every load that runs along it."""
-        return sum(max(1, 4 * DTYPES[n.dtype].bytes // 4) for n in self.along)
+        """Registers for each step of the sum: the elements for two of a fragment, of every load that runs along it."""
+        return sum(max(1, 2 * self.neighbours * DTYPES[n.dtype].bytes // 4) for n in self.along)
 
 
-def converted(part: Part, body: Body, batch: Sequence[Ax], own: Sequence[Ax], k: Sequence[Ax]) -> Converted | str:
-    """How consumers compute the factor, or why they cannot."""
+def converted(
+    part: Part, body: Body, batch: Sequence[Ax], own: Sequence[Ax], k: Sequence[Ax], type: str
+) -> Converted | str:
+    """How consumers compute the factor and round it to `type`, or why they cannot."""
     always = unconditional(part.value)
     tiles, along = [], []
     for node in part.loads:
@@ -66,29 +70,29 @@ def converted(part: Part, body: Body, batch: Sequence[Ax], own: Sequence[Ax], k:
         if not node.free & set(own):
             along.append(node)
             continue
-        why = _unmoved(node, body, batch, own, k)
+        why = _unmoved(node, body, batch, own, k, type)
         if why:
             return why
         tiles.append(node)
     if not tiles:
         return "a computed factor without a tile of its own"
-    return Converted(part, tuple(tiles), tuple(along), tuple(_held(part, set(k), always)))
+    return Converted(part, tuple(tiles), tuple(along), tuple(_held(part, set(k), always)), PER_REGISTER[type])
 
 
-def pairs(node: Load, body: Body, k: Sequence[Ax]) -> bool:
-    """True when two neighbours along the sum are one aligned read."""
-    return whole_chunks(k, PAIR) and vector_load(node, body, k, PAIR)
+def together(node: Load, body: Body, k: Sequence[Ax], count: int) -> bool:
+    """True when `count` neighbours along the sum are one aligned read."""
+    return count == 1 or (whole_chunks(k, count) and vector_load(node, body, k, count))
 
 
-def _unmoved(node: Load, body: Body, batch: Sequence[Ax], own: Sequence[Ax], k: Sequence[Ax]) -> str:
+def _unmoved(node: Load, body: Body, batch: Sequence[Ax], own: Sequence[Ax], k: Sequence[Ax], type: str) -> str:
     """Why TMA and the consumers' reads cannot bring a tile of the load; empty where they can."""
     box = part_box(Part(node, tuple(k)), body, batch, own, k)
     if isinstance(box, str):
         return box
     if box.dtype not in RAW:
         return f"a computed factor of {box.dtype} elements"
-    if box.run == "own" and box.dtype not in HALVES:
-        # ldmatrix turns 16-bit elements only
+    if box.run == "own" and not (box.dtype in HALVES and type in HALVES):
+        # ldmatrix turns 16-bit elements only, two of them a register
         return f"a computed factor whose {box.dtype} elements do not run along the sum"
     return ""
 
@@ -157,17 +161,17 @@ class Left:
 def stored(part: Part, type: str) -> Load | None:
     """The load whose elements are the factor in `type`, as they lie in memory; None where the factor is computed."""
     node = part.eighth if type in EIGHTS else part.plain
-    return node if node is not None and node.dtype == type else None
+    return node if node is not None and node.dtype == stored_as(type) else None
 
 
 def stored_box(node: Load, view: ContractionView, own: Sequence[Ax]) -> Box | str:
     """What TMA moves of a factor that is taken as it is stored, or why it cannot.
 
-    8-bit factors lie along the sum: the instruction turns those of 16 bits only.
+    The instruction turns factors of 16 bits only: the others lie along the sum.
     """
     box = part_box(Part(node, view.k), view.body, view.batch, own, view.k)
-    if isinstance(box, Box) and box.dtype in EIGHTS and box.run != "k":
-        return "8-bit factors that do not lie along the sum"
+    if isinstance(box, Box) and box.run != "k" and view.factor not in HALVES:
+        return f"{DTYPES[box.dtype].bits}-bit factors that do not lie along the sum"
     return box
 
 
@@ -186,7 +190,7 @@ def left_of(view: ContractionView) -> Left | str:
             continue
         if view.factor in EIGHTS:
             return str(box)
-        one = converted(part, view.body, view.batch, view.m, view.k)
+        one = converted(part, view.body, view.batch, view.m, view.k, view.factor)
         if isinstance(one, str):
             return one
         found.append(one)
@@ -194,4 +198,4 @@ def left_of(view: ContractionView) -> Left | str:
     return Left(tuple(found), tuple(tiles))
 
 
-__all__ = ["FRAGMENT", "Converted", "Left", "converted", "left_of", "pairs", "stored", "stored_box"]
+__all__ = ["FRAGMENT", "Converted", "Left", "converted", "left_of", "stored", "stored_box", "together"]
