@@ -163,6 +163,9 @@ class _Model:
         """Bytes that move for each byte of a read: whole sectors where threads take small parts of them."""
         c = self.c
         small = np.maximum(1.0, SECTOR_BYTES / np.maximum(1.0, c.run * c.reduce_threads))
+        if read.crossed:
+            # rows of a block that are neighbours in memory find a sector in L1
+            small = np.maximum(1.0, SECTOR_BYTES / read.element / np.maximum(1.0, c.rows_per_block))
         apart = 1.0 + (SECTOR_BYTES / read.element - 1.0) * self._apart(read)
         moved: Array = np.where(self.is_row, small, apart) * self._spread_runs()
         return np.where(self.is_tiled | self.is_turned, 1.0, moved)
@@ -175,7 +178,8 @@ class _Model:
     def _apart(self, read: Read) -> Array:
         """Share of a read's accesses whose neighbours lie in other sectors."""
         share = (self.k.walked if read.walked else 1.0) if read.strided else 0.0
-        apart: Array = np.where(self.is_row | self.is_tiled | self.is_turned, 0.0, share)
+        of_row = 1.0 if read.crossed else 0.0
+        apart: Array = np.where(self.is_row, of_row, np.where(self.is_tiled | self.is_turned, 0.0, share))
         return apart
 
     def _scattered_seconds(self) -> Array:

@@ -57,7 +57,8 @@ class Read:
     """One load expression: `bytes` for each of its distinct values once, in `passes` passes.
 
     `strided`: neighbours along the axis that threads follow are not neighbours in memory; `walked`: those along a
-    folded axis are.  `element` bytes of one value.
+    folded axis are.  `crossed`: those along a folded axis are not, while those of most other folded reads are, so that
+    threads which share a row follow it.  `element` bytes of one value.
     """
 
     slot: int
@@ -66,6 +67,7 @@ class Read:
     passes: int
     strided: bool
     walked: bool
+    crossed: bool
     element: int
 
 
@@ -329,21 +331,30 @@ class _Analysis:
         return Dot(m, n, k, batch, self._group(roles.group(node)), self.passes[node], half, main, bits)
 
     def _reads(self, roles: _Roles) -> tuple[Read, ...]:
-        reads = []
+        reads, folded = [], [self._walked(x) for x in self.passes if isinstance(x, Load) and self._bound(x)]
+        across = 2 * sum(folded) < len(folded)  # threads of a row kernel follow the rows (`row_view.across_rows`)
         for node, passes in self.passes.items():
             if not isinstance(node, Load):
                 continue
             out = self.first_out[node]
             fast = out.axes[-1] if out.axes and out.axes[-1] in node.free else None
-            bound = [a for a in node.axes if a not in out.axes]
+            bound = self._bound(node)
             if fast is None and bound:
                 fast = bound[-1]  # of folds over several axes threads follow the innermost
             element = dtype(node.dtype).bytes
             size = float(self.product(node.free) * element)
-            walked = any(not _strided(node.index, a) for a in bound)
-            strided = _strided(node.index, fast)
-            reads.append(Read(node.slot, size, self._group(roles.group(node)), passes, strided, walked, element))
+            walked, strided = self._walked(node), _strided(node.index, fast)
+            crossed = bool(bound) and not walked and not across
+            group = self._group(roles.group(node))
+            reads.append(Read(node.slot, size, group, passes, strided, walked, crossed, element))
         return tuple(reads)
+
+    def _bound(self, node: Load) -> list[Ax]:
+        """The folded axes that a load is under."""
+        return [a for a in node.axes if a not in self.first_out[node].axes]
+
+    def _walked(self, node: Load) -> bool:
+        return any(not _strided(node.index, a) for a in self._bound(node))
 
     def _footprint(self) -> tuple[float, ...]:
         touched: dict[int, float] = defaultdict(float)

@@ -149,6 +149,17 @@ def test_narrow_access_and_idle_threads_cost():
     assert predict(few, row(16, 8192, 512, 512), H200) < predict(few, row(16, 8192, 32, 32, registers=255), H200)
 
 
+def test_threads_of_a_row_that_cross_a_matrix_read_whole_sectors_for_an_element():
+    def seconds(matrix, index):
+        value = fold("sum", k, scalar("mul", load(0, (k,), "bf16"), load(1, index, "bf16")))
+        body = B.body([Out((n,), (n,), value, B.tensor("bf16", 3072))], [B.tensor("bf16", 768), matrix])
+        return predict(analyse(body), row(3072, 768, 128, 128), H200)
+
+    n, k = ax("n", 3072), ax("k", 768)
+    along, crossed = seconds(B.tensor("bf16", 3072, 768), (n, k)), seconds(B.tensor("bf16", 768, 3072), (k, n))
+    assert crossed > 2 * along
+
+
 def test_more_registers_never_help():
     work, config = analyse(rms(8192, 4096)), row(8192, 4096)
     costs = [predict(work, replace(config, registers=r), H200) for r in (40, 64, 128, 255)]

@@ -130,6 +130,21 @@ def test_transposed_read_is_strided():
     assert sorted(r.strided for r in work.reads) == [False, True]
 
 
+def test_a_matrix_whose_folded_axis_is_the_outer_one_is_crossed_by_the_threads_of_a_row():
+    def product(matrix, index):
+        vector = load(0, (k,), "bf16")
+        value = fold("sum", k, scalar("mul", vector, load(1, index, "bf16")))
+        return B.body([Out((n,), (n,), value, B.tensor("bf16", 512))], [B.tensor("bf16", 256), matrix])
+
+    n, k = ax("n", 512), ax("k", 256)
+    assert [r.crossed for r in analyse(product(B.tensor("bf16", 256, 512), (k, n))).reads] == [False, True]
+    assert not any(r.crossed for r in analyse(product(B.tensor("bf16", 512, 256), (n, k))).reads)
+    # where all that is folded runs so, threads follow the rows
+    columns = fold("sum", k, load(0, (k, n), "bf16"))
+    alone = B.body([Out((n,), (n,), columns, B.tensor("bf16", 512))], [B.tensor("bf16", 256, 512)])
+    assert not any(r.crossed for r in analyse(alone).reads)
+
+
 def test_symbolic_sizes_are_evaluated_where_they_are_given():
     body = B.linear(size("s"), 256, 128)
     assert analyse(body, {"s": 7}).tensor_flops == 2 * 7 * 256 * 128

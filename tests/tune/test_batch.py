@@ -50,3 +50,31 @@ def test_samples_of_later_rounds_are_told_at_the_state_of_the_first() -> None:
 def test_without_an_anchor_the_best_pay_for_their_later_samples() -> None:
     found = Warming("").medians()
     assert found["good"] > found["near"]  # why there is an anchor
+
+
+class Interrupted(Batch):
+    """A batch of one kernel, between whose first events the host was interrupted."""
+
+    def __init__(self, seconds: Sequence[float]) -> None:
+        self.say = lambda result: None
+        self.seconds = list(seconds)
+
+    def load(self, name: str) -> Any:
+        return SimpleNamespace(id=name, estimate=0.0, build=lambda buffers: None)
+
+    def launch(self, c: Any) -> None: ...
+
+    def wrong(self, c: Any) -> str:
+        return ""
+
+    def once(self, c: Any) -> float:
+        return self.seconds.pop(0)
+
+    buffers: Any = None
+
+
+@pytest.mark.parametrize("seconds, estimate", [([4e-3, 7e-5], 7e-5), ([4e-3, 4.1e-3], 4e-3), ([7e-5], 7e-5)])
+def test_a_long_first_launch_is_timed_again(seconds: list[float], estimate: float) -> None:
+    batch = Interrupted(seconds)
+    assert batch.attempt("k").estimate == estimate
+    assert not batch.seconds

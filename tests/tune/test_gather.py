@@ -76,6 +76,23 @@ def test_failures_are_recorded_and_picks_are_measured_alone(tmp_path: Path) -> N
 
 @pytest.mark.nvrtc
 @pytest.mark.usefixtures("cache")
+def test_a_survey_is_filled_up_with_rows_that_are_drawn_uniformly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = tmp_path / "e.duckdb"
+    gathering(db, 6)
+    before = Store(db).measurements()
+    drawn = max(sum(m.uniform for m in before if m.body == f.body) for f in SMALL)
+    monkeypatch.setattr("experiments.gather.UNIFORM", drawn + 3)
+    gathering(db, 6, fill=True)
+    after = Store(db).measurements()
+    for f in SMALL:
+        assert sum(m.uniform for m in after if m.body == f.body) == drawn + 3
+    assert sum(not m.uniform for m in after) == sum(not m.uniform for m in before)
+
+
+@pytest.mark.nvrtc
+@pytest.mark.usefixtures("cache")
 def test_golden_rows_are_known_and_its_proposals_come_early(tmp_path: Path) -> None:
     regime = regime_of(StandIn())
     found = legal(linear(32, 64, 64))

@@ -18,6 +18,7 @@ from .summary import quantile, steady, summary
 Json = dict[str, Any]
 ROUNDS: Final = ((3, math.inf), (7, 1.3), (20, 1.05))  # samples, and up to how much slower than the best
 FAR: Final = 10.0
+LONG: Final = 1e-3  # seconds
 
 
 class Batch:
@@ -43,7 +44,7 @@ class Batch:
                 ready.append(checked)
         # what is far from the best is not worth more than the one launch that it had
         fastest = min((c.estimate for c in ready), default=0.0)
-        alive = [c for c in ready if c.estimate <= max(FAR * fastest, 1e-3)]
+        alive = [c for c in ready if c.estimate <= max(FAR * fastest, LONG)]
         for c in ready:
             if c not in alive:
                 c.samples.append(c.estimate)
@@ -105,6 +106,9 @@ class Batch:
                 c.close()
                 return None
             c.estimate = self.once(c)
+            if c.estimate > LONG:
+                # where the host was interrupted between the events, that is counted too
+                c.estimate = min(c.estimate, self.once(c))
             c.build(self.buffers)
             return c
         except CudaError as e:
