@@ -8,7 +8,8 @@ multiplies while the other stores.  `f2x1`: m64 fragments of a group.  `g4`: the
 summed axis and combine their sums in shared memory; `g8` and more, and `g4a`: blocks do so through a workspace; `sk`:
 blocks that stay take equal shares of the stages of all tiles.  `c2`: the two blocks of a cluster lie along m and share
 the tiles of the right factor, of which each brings a half to both.  `d4/smem-tma/reg`: consumers compute left factors
-from raw tiles and hand them to the instruction in registers.
+from raw tiles and hand them to the instruction in registers.  `/out`: results leave through shared memory, by TMA or,
+where it cannot store them, line by line.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ REGISTERS: Final = {1: (56, 240), 2: (40, 232), 3: (32, 160)}
 CLUSTER: Final = 4  # blocks at most that share a sum in their shared memory
 MOST: Final = 248  # registers of a thread
 BESIDE: Final = 64  # registers a consumer needs beside its sums
+LINES: Final = 8  # of results that a warp stores at a time where TMA cannot
+PAD: Final = 8  # elements beside such a line: stmatrix takes chunks of 16 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,11 @@ class Warpgroups:
         return DTYPES[stored_as(self.type)]
 
     @property
+    def line_bytes(self) -> int:
+        """Shared memory of one 16-bit result's lines on their way to memory."""
+        return 4 * self.groups * LINES * (self.n + PAD) * 2
+
+    @property
     def promotes(self) -> bool:
         """Sums of 8-bit products are added to f32 registers after every stage.
 
@@ -143,4 +151,4 @@ def deposits_beyond(rings: Sequence[int], deposits: Sequence[int]) -> int:
     return sum(max(0, d - r) for d, r in zip_longest(deposits, largest, fillvalue=0))
 
 
-__all__ = ["GROUP", "Warpgroups", "deposits_beyond"]
+__all__ = ["GROUP", "LINES", "PAD", "Warpgroups", "deposits_beyond"]

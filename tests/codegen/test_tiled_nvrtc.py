@@ -85,6 +85,24 @@ def test_sums_that_blocks_share_compile_for_the_target_and_do_not_spill(body: Bo
         assert "warning" not in binary.log and binary.spill_bytes == 0, row.row.text
 
 
+@pytest.mark.parametrize(
+    "body",
+    [B.linear(4095, 4095, 4096), B.linear(4000, 4095, 512, "f16", bias=True, act=True)],
+    ids=["plain", "epilogue"],
+)
+def test_results_that_leave_line_by_line_compile_and_do_not_spill(body: Body) -> None:
+    card = target("sm_90a")
+    rows = [r for r in schedule_rows([body], card, {}, RULESETS).rows[body.hash] if r.row.stage.out]
+    # the largest tiles, which leave the fewest registers, and others
+    largest = [r for r in rows if "n256" in r.row.text and r.row.raster.persist]
+    picked = [*largest[:: max(1, len(largest) // 4)], *rows[:: len(rows) // 3]]
+    kernels = [lower(body, r.family, r.row, card, "k_test") for r in picked]
+    built = compile_many([Job(source(k), k.name, "sm_90a") for k in kernels])
+    for row, binary in zip(picked, built, strict=True):
+        assert isinstance(binary, Compiled), f"{row.row.text}: {binary}"
+        assert "warning" not in binary.log and binary.spill_bytes == 0, row.row.text
+
+
 @pytest.mark.parametrize("where", ["smem-async", "smem-tma"])
 def test_large_tiles_do_not_spill(where: str) -> None:
     card = target("sm_90a")

@@ -32,9 +32,12 @@ LAYOUTS = {
 }  # fmt: skip
 
 
+def wgmma_rows(body: Body, card) -> list:
+    return [s for s in schedule_rows([body], card, {}, rulesets()).rows[body.hash] if s.family == "wgmma"]
+
+
 def sampled(body: Body, card, part: str, count: int, seed: int) -> list:
-    found = schedule_rows([body], card, {}, rulesets()).rows[body.hash]
-    rows = [s for s in found if s.family == "wgmma" and part in s.row.text]
+    rows = [s for s in wgmma_rows(body, card) if part in s.row.text]
     assert rows, f"no row has {part}"
     return random.Random(seed).sample(rows, min(count, len(rows)))
 
@@ -56,6 +59,29 @@ def assert_right(body: Body, card, scheduled, seed: int = 0, most: float = 1.0) 
 def test_kinds_of_rows_are_right_beyond_whole_tiles(part: str, layout: str) -> None:
     body = bodies.linear(264, 200, 136, **LAYOUTS[layout])
     for scheduled in sampled(body, SMALL, part, 2, seed=hash_of(part + layout)):
+        assert_right(body, SMALL, scheduled)
+
+
+@pytest.mark.parametrize("part", ["w4x1+p4,", "w8x1+p4,", "+pp", "/c2", "persist"])
+@pytest.mark.parametrize("columns", [201, 202, 77])
+def test_results_leave_line_by_line_wherever_lines_begin(columns: int, part: str) -> None:
+    body = bodies.linear(264, columns, 136, bias=columns == 201)
+    found = [s for s in wgmma_rows(body, SMALL) if s.row.stage.out and part in s.row.text]
+    for scheduled in random.Random(hash_of(part)).sample(found, 2):
+        assert_right(body, SMALL, scheduled)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        bodies.linear(130, 1, 72), bodies.linear(130, 17, 72), bodies.linear(70, 65, 72, "f16", batch=3, act=True),
+        bodies.rms_linear(72, 41, 72), bodies.swiglu(136, 75, 72),
+    ],
+    ids=["one column", "less than a tile", "batches that begin at odd elements", "row scalars", "gate"],
+)  # fmt: skip
+def test_lines_of_every_form_are_right(body: Body) -> None:
+    found = [s for s in wgmma_rows(body, SMALL) if s.row.stage.out]
+    for scheduled in random.Random(3).sample(found, 3):
         assert_right(body, SMALL, scheduled)
 
 

@@ -68,6 +68,7 @@ def test_columns_that_do_not_run_along_the_sum_come_64_at_a_time() -> None:
         ("wgmma-turns", "+pp", bodies.linear(4096, 4096, 512)),
         ("wgmma-cluster", "/c2", bodies.linear(4096, 4096, 512)),
         ("wgmma-out", "/out", bodies.linear(4096, 4096, 512)),
+        ("wgmma-lines", "/out", bodies.linear(4096, 4095, 512)),
         ("wgmma-stay", "persist", bodies.linear(4096, 4096, 512)),
         ("wgmma-few", "w1x4", bodies.linear(16, 4096, 4096)),
         ("wgmma-parts", "in a cluster", bodies.linear(16, 4096, 4096)),
@@ -216,11 +217,34 @@ def test_every_block_of_a_divided_sum_has_a_stage() -> None:
 
 
 def test_two_bodies_that_share_a_ring_do_not_share_how_results_leave() -> None:
-    """Their stages take the same bytes, but TMA cannot store the second one's results."""
-    stored, scattered = bodies.linear(512, 512, 512), bodies.linear(512, 513, 512, trans_b=True)
+    """Their stages take the same bytes, but columns of the second one's results are no neighbours."""
+    stored, scattered = bodies.linear(512, 512, 512), bodies.head_split(512, 8, 64, 512)
     found = schedule_rows([stored, scattered], HOPPER, {}, rulesets())
     assert any("/out" in s.row.text for s in found.rows[stored.hash])
     assert not any("/out" in s.row.text for s in found.rows[scattered.hash])
+
+
+def test_lines_are_for_results_that_tma_cannot_store() -> None:
+    """Those that it can store have one sort of staged rows; a line has neighbours along it, of 16 bits."""
+    stored = bodies.linear(512, 512, 512)
+    assert rows(stored, held="wgmma-lines") == rows(stored)
+    odd = bodies.linear(512, 513, 512)
+    assert rows(odd, held="wgmma-out") == rows(odd) and with_(rows(odd), "/out")
+    (out,) = odd.outs
+    wide = bodies.body([replace(out, tensor=replace(out.tensor, dtype="f32"))], odd.slots)
+    assert rows(wide) and not with_(rows(wide), "/out")
+
+
+@pytest.mark.parametrize(
+    "body", [bodies.linear(1000, 513, 512), bodies.linear(1000, size("s"), 512), bodies.linear(300, 65, 512, batch=3)]
+)
+def test_lines_take_the_shared_memory_that_their_rule_counts(body: Body) -> None:
+    found = schedule_rows([body], HOPPER, {"s": 700}, rulesets()).rows[body.hash]
+    staged = [s for s in found if s.row.stage.out]
+    for s in staged[:: max(1, len(staged) // 12)]:
+        smem = lower(body, s.family, s.row, HOPPER, "k").smem
+        assert s.config.smem - 2048 <= smem <= s.config.smem, s.row.text
+    assert staged
 
 
 def test_a_card_with_fewer_registers_has_only_smaller_tiles() -> None:

@@ -4,9 +4,10 @@ Groups: the families map, turn, row, scan, plain, tile (`tile_ahead`: its fragme
 sums shared by groups of threads; `tile_turned`: its operands turned by their copies; `tile_parts`: its sums shared by
 blocks), tf32, mma (`mma_windows`: rows at every alignment; `mma_boxes`: its operands brought by TMA; `padded`: copies
 with aligned lines, on wgmma too; `mma_parts`: its sums shared by blocks) and wgmma (`wgmma_computed`: left factors
-computed by the consumers; `wgmma_eighth`: factors of 8 bits; `wgmma_tf32`: factors of f32), contractions whose matrix
-or row is data (`picked`, and `picked_copies` by cp.async), attention on threads and on tensor cores, and the two
-launches of a split reduction (`partial` and `finish`), which are scheduled like any other body.
+computed by the consumers; `wgmma_eighth`: factors of 8 bits; `wgmma_tf32`: factors of f32; `wgmma_lines`: results that
+warps store line by line), contractions whose matrix or row is data (`picked`, and `picked_copies` by cp.async),
+attention on threads and on tensor cores, and the two launches of a split reduction (`partial` and `finish`), which are
+scheduled like any other body.
 """
 
 from __future__ import annotations
@@ -311,6 +312,22 @@ def padded_cases() -> list[Case]:
     ]
 
 
+def line_cases() -> list[Case]:
+    """Products whose factors TMA moves and whose results it cannot store."""
+    return [
+        one("linear 65x63x64", B.linear(65, 63, 64), True),
+        one("linear 130x202x72 f16", B.linear(130, 202, 72, "f16"), True),
+        one("bias, activation", B.linear(70, 77, 72, bias=True, act=True)),
+        one("batches that begin at odd elements", B.linear(33, 65, 72, batch=3), True),
+        one("two sums", B.swiglu(130, 41, 64)),
+        one("scale in the epilogue", B.rms_linear(72, 41, 64)),
+        one("copies of odd operands", B.padded_linear(65, 77, 67, "f16", whole=True), True),
+        one("less than a tile", B.linear(257, 5, 64), True),
+        one("columns by name", B.linear(72, S, 64), True, s=141),
+        one("rows of 8 bits", B.f8_linear(65, 41, 144, "f8e5m2", scaled="row", bias=True)),
+    ]
+
+
 def boxed_cases() -> list[Case]:
     """Bodies whose factors lie in memory as TMA takes them; others have no rows in this group."""
     return [
@@ -557,6 +574,7 @@ GROUPS: Final[dict[str, Group]] = {
     "picked": Group(picked_cases, lambda s: _tile(s) or s.family == "row" or (_mma(s) and not _copies(s))),
     "picked_copies": Group(picked_cases, lambda s: _mma(s) and _copies(s)),
     "wgmma": Group(contraction_cases, lambda s: s.family == "wgmma" and not s.row.stage.registers),
+    "wgmma_lines": Group(line_cases, lambda s: s.family == "wgmma" and s.row.stage.out),
     "wgmma_parts": Group(long_cases, lambda s: s.family == "wgmma" and s.config.exchange > 0 and not s.config.stream),
     "wgmma_stream": Group(stream_cases, lambda s: s.config.stream, replace(CARD, sms=3)),
     "wgmma_eighth": Group(eighth_cases, _family("wgmma")),

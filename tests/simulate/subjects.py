@@ -62,6 +62,12 @@ LONG: Final = {
         one("bias, activation", B.linear(40, 72, 776, bias=True, act=True)),
         one("symbolic rows", B.linear(S, 64, 640), True, s=70),
     ),
+    "wgmma_lines": (
+        one("linear 65x77x648", B.linear(65, 77, 648), True),
+        one("bias, activation", B.linear(72, 41, 776, "f16", bias=True, act=True)),
+        one("batches that begin at odd elements", B.linear(33, 65, 648, batch=3), True),
+        one("columns by name", B.linear(70, S, 640), True, s=71),
+    ),
     "wgmma_eighth": (
         one("linear", B.f8_linear(65, 40, 656), True),
         one("scales of rows", B.f8_linear(33, 72, 784, "f8e5m2", scaled="row", bias=True)),

@@ -56,6 +56,18 @@ def test_rows_at_any_alignment_are_read_in_two_vectors_a_chunk(a: bool, b: bool)
     assert found.sectors_read * 32 < 2 * 2 * tiles * blocks
 
 
+@pytest.mark.parametrize("columns", [256, 128, 80])
+def test_lines_are_stored_lane_beside_lane_and_no_bank_is_asked_twice(columns: int) -> None:
+    m, n = 127, 2 * columns - 1
+    row = f"WORK=w4x1+p4,TILE=wgmma_m64n{columns}k16_bf16_f32/f1x1/k4,REDUCE=,STAGE=d3/smem-tma{{}},RASTER="
+    lines, alone = (counters(B.linear(m, n, 72), "wgmma", row.format(s)) for s in ("/out", ""))
+    assert lines.conflicts == 0
+    # words of 32 lanes touch the sectors of 128 bytes and one more, and ends those of an element
+    words = m * 2 * -(-columns // 64)
+    assert lines.sectors_written <= 5 * words + 2 * 2 * m
+    assert alone.sectors_written > 3 * lines.sectors_written
+
+
 def test_threads_whose_chunks_lie_in_no_order_read_nothing_behind_an_operand() -> None:
     # rows of 28 chunks: in the last round a thread's chunk may lie before that of the round before
     row = "WORK=t16x16,TILE=f8x7/k16,REDUCE=,STAGE=d2/smem,RASTER="

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from emmy.codegen.expr import Code, add, both, call, convert, div, elem, i32, lt, mod, mul
-from emmy.codegen.families.frame import Env, Frame, Known
+from emmy.codegen.families.frame import Env, Frame, Known, clamp
 from emmy.ir.dtype import DTYPES, register
 from emmy.ir.kernel import Elem, LoadVector, Place, StoreVector, X
 from emmy.ir.loop import Ax, Const, Expr, Load, Op, Out
@@ -35,6 +35,7 @@ class Epilogue:
         self.whole = whole_chunks(n.axes, width)
         self.vectors = [self._vector(o) for o in outs]
         nodes = dict.fromkeys(x for o in outs for x in outside_folds(o.value))
+        self.reads = any(isinstance(x, Load) for x in nodes)
         self.loads = [
             x for x in nodes
             if isinstance(x, Load) and self.whole and vector_load(x, frame.body, n.axes, width)
@@ -60,14 +61,23 @@ class Epilogue:
                     self._element(one, m, add(n, e), e, held, scalars)
 
     def pack(
-        self, code: Code, m: X, n: X, held: Held, scalars: Callable[[Code, int], Known], words: Sequence[Elem]
-    ) -> None:
-        """Evaluate the pair at (m, n) into words[k] of each result, all of 16 bits; outside of them words stay."""
-        with code.when(self._inside(m, n)) as c:
+        self, code: Code, m: X, n: X, held: Held, scalars: Callable[[Code, int], Known], words: Sequence[Elem],
+        loose: bool = False,
+    ) -> None:  # fmt: skip
+        """Evaluate the pair at (m, n) into words[k] of each result, all of 16 bits; outside of them words stay.
+
+        Of a pair half inside, the other half has the last element's value or no meaning.  `loose`: where the values
+        need nothing of memory, words outside need no condition, and have no meaning.
+        """
+        with code.when(None if loose and not self.reads else self._inside(m, n)) as c:
             low, high = self._values(c, m, n, held, scalars)
             for k, (out, word) in enumerate(zip(self.outs, words, strict=True)):
                 pair = convert(low[k], "f32"), convert(high[k], "f32")
                 c.assign(word, call(f"pack_{out.tensor.dtype}x2", *pair, type="u32"))
+
+    def place(self, k: int, m: X, n: X) -> Place:
+        """Where result k lies at linear point (m, n)."""
+        return self._place(k, self._env(m, n))
 
     def _inside(self, m: X, n: X) -> X | None:
         return both(None if self.m.fits else lt(m, self.m.total), None if self.n.fits else lt(n, self.n.total))
@@ -108,7 +118,8 @@ class Epilogue:
     def _point(self, m: X, n: X, e: int) -> dict[Ax, X]:
         """The axes at element e of the group."""
         if not (self.whole and self.n.axes):
-            return self._env(m, add(n, e))
+            beyond = e > 0 and not (self.whole or self.n.fits)
+            return self._env(m, clamp(add(n, e), self.n.total) if beyond else add(n, e))
         env = self._env(m, n)
         env[self.n.axes[-1]] = add(env[self.n.axes[-1]], e)
         return env

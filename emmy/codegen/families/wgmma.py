@@ -26,6 +26,7 @@ from emmy.codegen.families.blocks import Blocks, place_blocks, tiles_of
 from emmy.codegen.families.frame import Frame, static
 from emmy.codegen.families.parts import Finish, Parts
 from emmy.codegen.families.wgmma_gather import Gather
+from emmy.codegen.families.wgmma_lines import line_buffers
 from emmy.codegen.families.wgmma_registers import Fragments
 from emmy.codegen.families.wgmma_results import Results
 from emmy.codegen.families.wgmma_stream import Stream
@@ -64,6 +65,7 @@ from emmy.ir.views.box import points
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
 from emmy.ir.views.converted import left_of, stored
 from emmy.ir.views.product import Part
+from emmy.ir.views.results import by_boxes
 from emmy.ir.warpgroups import GROUP, Warpgroups
 
 TURN: Final = 4  # the named barrier that lets the first of two groups multiply; the next one lets the second
@@ -100,9 +102,11 @@ class _Wgmma:
         self.left = [None if (n := stored(p, type)) is None else self.tiles[n] for p in view.parts_a]
         plain = [Part(n, view.k) for p in view.parts_b if (n := stored(p, type)) is not None]
         self.right = [staged_operand(frame, view, c, p, "b", view.n, c.n, c.stored.name, c.cluster > 1) for p in plain]
-        self.outs = [staged_result(frame, view, c, k) for k in range(len(view.body.outs))] if c.out else []
+        boxes = c.out and by_boxes(view)
+        self.outs = [staged_result(frame, view, c, k) for k in range(len(view.body.outs))] if boxes else []
+        lines = line_buffers(frame, view, c) if c.out and not boxes else []
         operands = [o.buffer for o in (*self.tiles.values(), *self.right)]
-        self.results = Results(frame, view, c, self.outs, operands)
+        self.results = Results(frame, view, c, self.outs, lines, operands)
         # every warp that reads a slot releases it, in each block whose slot it reads
         self.ring = Ring(names.fresh("ring"), c.stages, 1, 4 * c.cluster * (1 if c.pingpong else c.groups))
         self.rank: X = Builtin("cluster_rank")

@@ -1,4 +1,4 @@
-"""How a warpgroup's sums become results: pair by pair, in blocks that TMA stores, or through shared memory.
+"""How a warpgroup's sums become results: pair by pair, in blocks that TMA stores, line by line, or as deposits.
 
 Register 4j + 2h + e of fragment i holds row 64i + 16 warp + lane/4 + 8h, column 8j + 2 (lane % 4) + e of the group's
 rows (PTX ISA manual, register fragments of wgmma).
@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Final
 
-from emmy.codegen.expr import TID, Code, add, call, compare, div, elem, i32, lt, mod, mul, select, shared_at
+from emmy.codegen.expr import TID, Code, add, call, compare, div, elem, i32, lt, mod, mul, select, shared_at, sub
 from emmy.codegen.families.blocks import Blocks
 from emmy.codegen.families.epilogue import Epilogue, Held, Side
 from emmy.codegen.families.frame import Frame, Known, fits
 from emmy.codegen.families.rowscalars import RowScalars
+from emmy.codegen.families.wgmma_lines import LINES, Lines
 from emmy.codegen.families.wgmma_tiles import BUFFERS, Staged
 from emmy.ir.kernel import (
     Buffer,
@@ -51,9 +52,10 @@ class Results:
     """
 
     def __init__(
-        self, frame: Frame, view: ContractionView, c: Warpgroups, outs: Sequence[Staged], operands: Sequence[Buffer]
-    ) -> None:
-        self.f, self.v, self.c, self.outs = frame, view, c, outs
+        self, frame: Frame, view: ContractionView, c: Warpgroups, outs: Sequence[Staged], lines: Sequence[Buffer],
+        operands: Sequence[Buffer],
+    ) -> None:  # fmt: skip
+        self.f, self.v, self.c, self.outs, self.lines = frame, view, c, outs, lines
         self.lane = mod(TID, 32)
         self.scalars: list[RowScalars] = []
         self.passing: list[Fold] = []  # row scalars that consumers gather from the left factor's tiles
@@ -73,7 +75,8 @@ class Results:
 
     @property
     def buffers(self) -> list[Buffer]:
-        return [*(o.buffer for o in self.outs), *self.deposits, *(b for s in self.scalars for b in s.buffers.values())]
+        scalars = (b for s in self.scalars for b in s.buffers.values())
+        return [*(o.buffer for o in self.outs), *self.lines, *self.deposits, *scalars]
 
     def _deposit(self, k: int, ring: Buffer | None) -> Buffer:
         name = self.f.scalars.names.fresh(f"sum{k}_tile")
@@ -111,6 +114,8 @@ class Results:
                 self._lines(code, b, row0)
         elif self.outs:
             self._blocks(code, b, acc, row0, index)
+        elif self.lines:
+            self._by_lines(code, b, acc, row0)
         else:
             self._pairs(code, b, acc, row0)
 
@@ -205,6 +210,40 @@ class Results:
             into = [Elem(w.name, i32(part), "u32") for w in words]
             held = self._held(acc, add(at, 4 * e + 2 * h))
             epilogue.pack(code, add(b.m0, r), add(b.n0, q), held, self._known(r, q), into)
+        return words
+
+    # -- line by line
+
+    def _by_lines(self, code: Code, b: Blocks, acc: Sequence[Var], row0: X) -> None:
+        """Eight rows of the warp at a time: stmatrix, then the warp's stores."""
+        c, epilogue = self.c, self._epilogue(b)
+        lines = Lines(epilogue, b, c, self.lines)
+        own = code.let("own_warp", sub(div(TID, 32), 4))
+        warp, each = mod(div(TID, 32), 4), 4 if c.n % 32 == 0 else 2
+        with code.loop("i", c.fragments, unroll=0) as (ci, i), ci.loop("h", 2, unroll=0) as (ch, h):
+            first = add(row0, mul(i, 64), mul(warp, 16), mul(h, LINES))
+            with ch.loop("j", c.n // (8 * each), unroll=0) as (inner, j):
+                at = add(mul(i, c.n // 2), mul(j, 4 * each), mul(h, 2))
+                words = self._line_words(inner, b, epilogue, acc, at, first, mul(j, 8 * each), each)
+                for buffer, w in zip(self.lines, words, strict=True):
+                    column = add(mul(j, 8 * each), mul(mod(div(self.lane, 8), each), 8))
+                    place = shared_at(buffer, own, mod(self.lane, 8), column)
+                    inner.emit(StMatrix(place, tuple(Elem(w.name, i32(k), "u32") for k in range(each))))
+            ch.emit(WarpSync())
+            lines.store(ch, own, first)
+            ch.emit(WarpSync())
+
+    def _line_words(
+        self, code: Code, b: Blocks, epilogue: Epilogue, acc: Sequence[Var], at: X, row: X, column: X, count: int
+    ) -> list[Var]:
+        """`count` words of each result along the thread's row, from `column` on and eight columns apart."""
+        words = [code.declare("words", "u32", Lit(0, "u32"), count) for _ in self.lines]
+        r = add(row, div(self.lane, 4))
+        for k in range(count):
+            q = add(column, 8 * k, mul(mod(self.lane, 4), 2))
+            into = [Elem(w.name, i32(k), "u32") for w in words]
+            held = self._held(acc, add(at, 4 * k))
+            epilogue.pack(code, add(b.m0, r), add(b.n0, q), held, self._known(r, q), into, loose=True)
         return words
 
     # -- through shared memory

@@ -15,11 +15,12 @@ from emmy.ir.loop import Body
 from emmy.ir.schedule import Raster, Reduce, Row, Stage, Tile, Work
 from emmy.ir.target import Target
 from emmy.ir.views.access import size_of
-from emmy.ir.views.box import Box, out_box
+from emmy.ir.views.box import Box
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
 from emmy.ir.views.converted import FRAGMENT, Left, left_of, stored, stored_box
 from emmy.ir.views.gather import passing
 from emmy.ir.views.product import EIGHTS
+from emmy.ir.views.results import by_boxes, by_lines
 from emmy.ir.warpgroups import CLUSTER, Warpgroups, deposits_beyond
 
 PRODUCERS = 4  # warps
@@ -40,9 +41,9 @@ def facts(body: Body, target: Target, sizes: Mapping[str, int]) -> Facts | str:
     if not offered:
         first, exchanged = (str(w) for w in ways)
         return first if first == exchanged else f"{first}; with sides exchanged, {exchanged}"
-    outs = [out_box(o, view.batch, view.m, view.n) for o in body.outs]
-    by_tma = all(isinstance(o, Box) and dtype(o.dtype).bytes == 2 for o in outs)
-    known: Facts = {"wgmma-outs": [(body.hash, len(outs) if by_tma else 0)]}
+    boxes, outs = by_boxes(view), len(body.outs)
+    lines = by_lines(view) and not boxes
+    known: Facts = {"wgmma-outs": [(body.hash, outs if boxes else 0, outs if lines else 0)]}
     known["wgmma-fixed"] = [(body.hash,)] if size_of(view.k) is not None else []
     known["wgmma-sized"] = [(body.hash,)] if sized(view) else []
     # 8-bit floats have a rule of their own, since their sums are short, and so has what rounds factors of f32
@@ -139,7 +140,8 @@ def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> Ke
     rows = -(-points(v.m, sizes) // (long * c.cluster)) * c.cluster
     tiles = points(v.batch, sizes) * rows * -(-points(v.n, sizes) // columns)
     beside = 2048 + 4 * (len(v.scalars_m) * long + len(v.scalars_n) * columns)
-    beside += 2 * 64 * 2 * c.block * c.groups * len(body.outs) if c.out else 0
+    if c.out:
+        beside += len(body.outs) * (2 * 64 * 2 * c.block * c.groups if by_boxes(v) else c.line_bytes)
     if c.swapped or c.parts > 1:
         tiles_of = [
             *(dtype(n.dtype).bytes * long for n in left.tiles),
