@@ -151,7 +151,9 @@ class _Model:
         g, c = self.work.groups[group], self.c
         tile_n = np.where(c.family == "attention", np.inf, c.tile_n)
         tiled = np.ceil(g.m / c.tile_m) * np.maximum(1.0, np.ceil(g.n / tile_n)) * g.b
-        row = np.ceil(g.rows / np.maximum(1.0, c.rows_per_block)) + 0.0 * c.tile_m
+        # threads of a row kernel share what they read with other rows, never what they compute
+        together = np.maximum(1.0, c.rows_per_block) if shared else np.ones(len(c.blocks))
+        row = np.ceil(g.rows / together)
         own = np.maximum(c.vector / self.work.element, c.hold_n) if not shared else np.maximum(1.0, self.flat)
         flat = g.extent / np.clip(own / g.inner, 1.0, g.extent)
         times: Array = np.where(self.is_tiled, tiled, np.where(self.is_row, row, flat))

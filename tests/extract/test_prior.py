@@ -8,7 +8,7 @@ from math import ceil
 import numpy as np
 import pytest
 
-from emmy.extract.prior import predict, predict_many, roofline
+from emmy.extract.prior import predict, predict_many, roofline, terms_many
 from emmy.extract.work import analyse
 from emmy.ir.build import scalar
 from emmy.ir.config import KernelConfig
@@ -158,6 +158,16 @@ def test_threads_of_a_row_that_cross_a_matrix_read_whole_sectors_for_an_element(
     n, k = ax("n", 3072), ax("k", 768)
     along, crossed = seconds(B.tensor("bf16", 3072, 768), (n, k)), seconds(B.tensor("bf16", 768, 3072), (k, n))
     assert crossed > 2 * along
+
+
+def test_rows_of_a_block_do_not_share_what_they_compute():
+    n, k = ax("n", 8192), ax("k", 256)
+    factor = scalar("mul", scalar("sin", load(0, (k,), "f32")), load(1, (n, k), "f32"))
+    tensors = [B.tensor("f32", 256), B.tensor("f32", 8192, 256)]
+    work = analyse(B.body([Out((n,), (n,), fold("sum", k, factor), B.tensor("f32", 8192))], tensors))
+    terms, _ = terms_many(work, [row(8192, 256, 256, share) for share in (256, 8)], H200)
+    one, many = terms["scalar"]
+    assert one < 4 * many
 
 
 def test_more_registers_never_help():
