@@ -14,7 +14,8 @@ from emmy.ir.views.gather import ordered, passing
 class Statistic:
     """A fold of `length` elements for each row of the first factor (`along_m`), else for each column of the second.
 
-    `passing`: a tensor-core kernel whose blocks see whole rows may add it up from the tiles that it stages anyway.
+    `passing`: a tensor-core kernel whose blocks, or clusters of blocks, see whole rows may add it up from tiles that it
+    stages anyway.
     """
 
     along_m: bool

@@ -314,7 +314,9 @@ class _Model:
     def _before_clocks(self) -> Array:
         """A block's clocks for row scalars that no passing tile gives: its threads read its rows, then multiply."""
         c = self.c
-        whole = (c.splits <= 1) & (c.stream == 0.0) & (c.swapped == 0.0) & (c.turns == 0.0) & ~c.of("tile")
+        # the blocks of a cluster tell one another what their shares of a row add up to
+        whole = (c.splits <= 1) | (self.is_wgmma & (c.exchange == 0))
+        whole = whole & (c.stream == 0.0) & (c.swapped == 0.0) & (c.turns == 0.0) & ~c.of("tile")
         total = np.zeros(len(c.blocks))
         for s in self.work.before:
             rows = c.tile_m if s.along_m else c.tile_n

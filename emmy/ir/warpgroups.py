@@ -83,9 +83,16 @@ class Warpgroups:
 
     @property
     def gathers(self) -> bool:
-        """Consumers add up row scalars as the left factor's tiles pass: each has its own rows, and all of the sum."""
-        whole = self.parts == 1 and self.shared == 1 and not self.stream
+        """Consumers add up row scalars as the left factor's tiles pass: each has its own rows, and all of the sum.
+
+        Or it has its block's share of the sum: the blocks of a cluster tell one another what they add up.
+        """
+        whole = self.shared == 1 and not self.stream
         return whole and not self.swapped and not self.pingpong
+
+    def told(self, passing: int) -> int:
+        """Bytes in which a block keeps what the others of its cluster add up of `passing` row scalars."""
+        return 4 * passing * (self.parts - 1) * self.long if self.gathers else 0
 
     @property
     def block(self) -> int:

@@ -12,7 +12,22 @@ from emmy.codegen.lower import lower
 from emmy.codegen.simulate import simulate
 from emmy.egraph.schedule import schedule_rows
 from emmy.ir.evaluate import evaluate
-from emmy.ir.kernel import Assign, Call, Declare, Elem, Kernel, Lit, S, Wgmma, walk, with_bodies
+from emmy.ir.kernel import (
+    Assign,
+    Barrier,
+    Builtin,
+    Call,
+    ClusterBarrier,
+    Declare,
+    Elem,
+    Kernel,
+    Lit,
+    S,
+    Store,
+    Wgmma,
+    walk,
+    with_bodies,
+)
 from emmy.ir.loop import Body, size
 from emmy.ir.target import allowing, target
 from emmy.ir.verify.kernel import verify
@@ -46,7 +61,7 @@ def assert_right(body: Body, card, scheduled, seed: int = 0, most: float = 1.0) 
     kernel = lower(body, scheduled.family, scheduled.row, card, "k")
     given = check.operands(body, {}, seed)
     expected = evaluate(body, given, {})
-    names = [p.name for p in kernel.params]
+    names = [p.name for p in kernel.params if p.role in ("in", "out")]
     results = {n: int(np.prod(e.shape)) for n, e in zip(names[len(given) :], expected, strict=True)}
     done = simulate(kernel, card, dict(zip(names, given, strict=False)), {}, results)
     assert not done.findings, scheduled.row.text + "\n" + "\n".join(map(str, done.findings))
@@ -169,16 +184,82 @@ def test_computed_factors_of_batches_and_of_shared_sums_are_right() -> None:
         assert_right(body, IDLE, scheduled)
 
 
-@pytest.mark.parametrize("part", ["w8x1+p4,", "/f2x1", "persist", "/c2", "REDUCE=g"])
+def gathering(body: Body, card, scheduled) -> bool:
+    """Whether the kernel's consumers add up row scalars."""
+    kernel = lower(body, scheduled.family, scheduled.row, card, "k")
+    return any(isinstance(s, Declare) and s.name == "partial" for s in walk(kernel.body))
+
+
+@pytest.mark.parametrize("part", ["w8x1+p4,", "/f2x1", "persist", "/c2"])
 def test_row_scalars_are_gathered_where_left_factors_are_computed(part: str) -> None:
     """A normalization's weight is applied on load, its scale in the epilogue."""
-    body = bodies.rms_linear(280, 200, 456) if part != "REDUCE=g" else bodies.rms_linear(17, 136, 1040)
-    card = SMALL if part != "REDUCE=g" else IDLE
-    for scheduled in sampled(body, card, part, 2, seed=hash_of(part)):
-        kernel = lower(body, scheduled.family, scheduled.row, card, "k")
-        partial = [s for s in walk(kernel.body) if isinstance(s, Declare) and s.name == "partial"]
-        assert bool(partial) == (part != "REDUCE=g"), "blocks that share a sum each see a part of it"
-        assert_right(body, card, scheduled)
+    body = bodies.rms_linear(280, 200, 456)
+    for scheduled in sampled(body, SMALL, part, 2, seed=hash_of(part)):
+        assert gathering(body, SMALL, scheduled)
+        assert_right(body, SMALL, scheduled)
+
+
+# the last of four blocks has fewer stages than the others (1040: 17 of 64 elements), the last stage a part of one
+SHARED = {
+    "plain": bodies.scaled_linear(72, 136, 1040), "computed": bodies.rms_linear(72, 136, 1040),
+    "f16": bodies.rms_linear(130, 72, 1032, "f16"), "greatest": bodies.scaled_linear(17, 136, 1032, by="max"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("part", ["REDUCE=g2", "REDUCE=g4"])
+@pytest.mark.parametrize("kind", SHARED)
+def test_row_scalars_are_told_by_the_blocks_of_a_cluster(kind: str, part: str) -> None:
+    body = SHARED[kind]
+    for scheduled in sampled(body, IDLE, f"f1x1/k4,{part}", 2, seed=hash_of(kind + part)):
+        assert gathering(body, IDLE, scheduled) == ("WORK=w1x" not in scheduled.row.text)
+        assert_right(body, IDLE, scheduled)
+
+
+@pytest.mark.parametrize("part", ["REDUCE=g8", "WORK=w1x"])
+def test_row_scalars_are_computed_before_where_nobody_sees_or_tells_whole_rows(part: str) -> None:
+    """Blocks that share a sum through a workspace, and an instruction whose rows are those of the other factor."""
+    body = bodies.rms_linear(40, 72, 2552) if part == "REDUCE=g8" else bodies.scaled_linear(17, 136, 1040)
+    for scheduled in sampled(body, IDLE, part, 2, seed=hash_of(part)):
+        assert not gathering(body, IDLE, scheduled)
+        assert_right(body, IDLE, scheduled)
+
+
+def test_row_scalars_that_a_factor_needs_are_not_gathered() -> None:
+    """A scale that is applied on load is known before the first product."""
+    body = bodies.rms_linear(72, 136, 1040, factored=False)
+    rows = [s for s in sampled(body, IDLE, "REDUCE=g", 200, seed=3) if "WORK=w1x" not in s.row.text]
+    assert rows and not any(gathering(body, IDLE, s) for s in rows[::8])
+    assert_right(body, IDLE, rows[0])
+
+
+def met_apart(kernel: Kernel) -> Kernel:
+    """The kernel whose blocks do not wait for one another between what they tell and what they read."""
+    _, between, _ = (k for k, s in enumerate(kernel.body) if isinstance(s, ClusterBarrier))
+    return replace(kernel, body=(*kernel.body[:between], Barrier(), *kernel.body[between + 1 :]))
+
+
+def told_at_home(kernel: Kernel) -> Kernel:
+    """The kernel whose blocks keep what they add up to themselves."""
+
+    def change(s: S) -> S:
+        if isinstance(s, Store) and s.place.rank is not None:
+            return replace(s, place=replace(s.place, rank=Builtin("cluster_rank")))
+        return with_bodies(s, lambda inner: tuple(change(x) for x in inner))
+
+    return replace(kernel, body=tuple(change(s) for s in kernel.body))
+
+
+@pytest.mark.parametrize("kind", ["plain", "computed"])
+@pytest.mark.parametrize("change", [met_apart, told_at_home])
+def test_scalars_that_a_block_is_not_told_are_found(change, kind: str) -> None:
+    body = SHARED[kind]
+    scheduled = next(s for s in sampled(body, IDLE, "REDUCE=g", 9, seed=1) if gathering(body, IDLE, s))
+    kernel = change(lower(body, scheduled.family, scheduled.row, IDLE, "k"))
+    names = [p.name for p in kernel.params]
+    given = dict(zip(names, check.operands(body, {}), strict=False))
+    done = [simulate(kernel, IDLE, given, {}, {names[-1]: 72 * 136}, seed=seed) for seed in range(3)]
+    kinds = {f.kind for d in done for f in d.findings if f.buffer.startswith("m_scalar")}
+    assert kinds & {"uninitialized read", "shared race"}
 
 
 @pytest.mark.parametrize("trans_a", [False, True])
@@ -372,6 +453,13 @@ def test_row_scalars_in_tf32_are_gathered_from_what_is_stored(part: str) -> None
     for body in (bodies.scaled_linear(280, 200, 264, "f32"), bodies.rms_linear(280, 200, 264, "f32")):
         for scheduled in sampled(body, TF32, part, 1, seed=hash_of(part)):
             assert_within_tf32(body, TF32, scheduled, 264)
+
+
+def test_row_scalars_in_tf32_are_told_by_the_blocks_of_a_cluster() -> None:
+    for body in (bodies.scaled_linear(72, 136, 1032, "f32"), bodies.rms_linear(72, 136, 1032, "f32")):
+        rows = [s for s in sampled(body, IDLE_TF32, "REDUCE=g4", 99, seed=5) if "WORK=w1x" not in s.row.text]
+        assert gathering(body, IDLE_TF32, rows[0])
+        assert_within_tf32(body, IDLE_TF32, rows[0], 1032)
 
 
 @pytest.mark.parametrize("k", [0, 72, 456])

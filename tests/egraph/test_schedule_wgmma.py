@@ -208,6 +208,25 @@ def test_deposited_sums_lie_in_rings_and_leave_rows_as_many_stages(body: Body) -
     assert common and all(alone[k] == shared[k] for k in common)
 
 
+@pytest.mark.parametrize("body", [bodies.rms_linear(512, 1024, 4096), bodies.scaled_linear(512, 1024, 4096)])
+def test_row_scalars_that_a_cluster_tells_take_a_place_in_every_block(body: Body) -> None:
+    found = schedule_rows([body], HOPPER, {}, rulesets()).rows[body.hash]
+    own = [(s, Warpgroups.of(s.row)) for s in found if s.family == "wgmma" and "WORK=w1x" not in s.row.text]
+    told = [s for s, c in own if c.parts > 1]
+    assert told and any(c.shared > 1 for _, c in own)
+    for s in told[:: len(told) // 6]:
+        kernel, c = lower(body, s.family, s.row, HOPPER, "k_test"), Warpgroups.of(s.row)
+        (places,) = (b for b in kernel.shared if b.name.startswith("m_scalar"))
+        assert places.shape == (c.parts, c.long)
+        assert kernel.smem <= s.config.smem <= HOPPER.smem_block, s.row.text
+    assert {c.told(1) for s, c in own if c.shared > 1 or c.parts == 1} == {0}
+
+
+def test_a_norm_and_a_linear_are_one_launch_whose_blocks_share_the_sum() -> None:
+    row = "WORK=w8x1+p4,TILE=wgmma_m64n128k16_bf16_f32/f1x1/k4,REDUCE=g4,STAGE=d5/smem-tma/reg,RASTER="
+    assert row in rows(bodies.rms_linear(512, 1024, 4096))
+
+
 def test_every_block_of_a_divided_sum_has_a_stage() -> None:
     for m, n, k in ((16, 4096, 4096), (16, 512, 576), (64, 1024, 1088)):
         for text in with_(rows(bodies.linear(m, n, k)), "REDUCE=g"):

@@ -42,6 +42,7 @@ from emmy.ir.kernel import (
     S,
     StMatrix,
     Store,
+    StoreVector,
     TmaLoad,
     TmaStore,
     Var,
@@ -50,6 +51,7 @@ from emmy.ir.kernel import (
     WgmmaFence,
     WgmmaWait,
     bodies,
+    walk,
     with_bodies,
 )
 from emmy.ir.kernel.layout import swizzle_of
@@ -57,7 +59,7 @@ from emmy.ir.loop import const
 from emmy.ir.schedule import Row
 from emmy.ir.target import target
 from emmy.ir.verify.kernel import KernelError, verify
-from tests.bodies import linear, prologue
+from tests.bodies import linear, prologue, scaled_linear
 from tests.codegen.hopper_fixture import hopper_gemm
 
 CARD = target("sm_90a")
@@ -371,6 +373,47 @@ def test_what_is_broken_about_computed_factors_is_named(name: str) -> None:
     change, says = COMPUTED[name]
     with pytest.raises(KernelError, match=says):
         verify(edited(computed(), change), CARD)
+
+
+REMOTE: dict[str, tuple[Callable[[], Kernel], str]] = {
+    "a store to a block that may not have started": (
+        lambda: replace(shared_scalars(), body=(told(shared_scalars()), *shared_scalars().body)),
+        "no barrier of the cluster precedes"),
+    "a read of a block that may have ended": (
+        lambda: replace(shared_scalars(), body=shared_scalars().body[:-1]), "no barrier of the cluster follows"),
+    "a vector of another block": (
+        lambda: edited(shared_scalars(), lambda s: (replace(s, place=replace(s.place, rank=i32(1))),)
+                       if isinstance(s, StoreVector) and s.place.space == "shared" else (s,)),
+        "only a load or store of shared memory in a cluster names another block"),
+    "another block without a cluster": (
+        lambda: replace(shared_scalars(), cluster=(1, 1, 1)),
+        "only a load or store of shared memory in a cluster names another block"),
+}  # fmt: skip
+
+
+def shared_scalars() -> Kernel:
+    """Blocks that share a sum tell one another what their shares of a row add up to, and read each other's sums."""
+    row = "WORK=w4x1+p4,TILE=wgmma_m64n64k16_bf16_f32/f1x1/k4,REDUCE=g2,STAGE=d4/smem-tma,RASTER="
+    return lower(scaled_linear(64, 64, 512), "wgmma", Row.parse(row), CARD, "k")
+
+
+def told(k: Kernel) -> Store:
+    """A store of a number where the first block looks for a row scalar."""
+    found = next(s for s in walk(k.body) if isinstance(s, Store) and s.place.rank is not None)
+    return Store(replace(found.place, index=(i32(0), i32(0))), Lit(0.0, "f32"))
+
+
+def test_blocks_that_tell_one_another_pass() -> None:
+    stores = [s for s in walk(shared_scalars().body) if isinstance(s, Store) and s.place.rank is not None]
+    assert len(stores) == 2
+    verify(shared_scalars(), CARD)
+
+
+@pytest.mark.parametrize("name", REMOTE)
+def test_what_is_broken_about_other_blocks_is_named(name: str) -> None:
+    build, says = REMOTE[name]
+    with pytest.raises(KernelError, match=says):
+        verify(build(), CARD)
 
 
 def _factors() -> tuple[Matrix, Matrix]:

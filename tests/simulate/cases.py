@@ -5,9 +5,9 @@ sums shared by groups of threads; `tile_turned`: its operands turned by their co
 blocks), tf32, mma (`mma_windows`: rows at every alignment; `mma_boxes`: its operands brought by TMA; `padded`: copies
 with aligned lines, on wgmma too; `mma_parts`: its sums shared by blocks) and wgmma (`wgmma_computed`: left factors
 computed by the consumers; `wgmma_eighth`: factors of 8 bits; `wgmma_tf32`: factors of f32; `wgmma_lines`: results that
-warps store line by line), contractions whose matrix or row is data (`picked`, and `picked_copies` by cp.async),
-attention on threads and on tensor cores, and the two launches of a split reduction (`partial` and `finish`), which are
-scheduled like any other body.
+warps store line by line; `wgmma_told`: row scalars of sums that clusters share), contractions whose matrix or row is
+data (`picked`, and `picked_copies` by cp.async), attention on threads and on tensor cores, and the two launches of a
+split reduction (`partial` and `finish`), which are scheduled like any other body.
 """
 
 from __future__ import annotations
@@ -452,6 +452,19 @@ def long_cases() -> list[Case]:
     ]
 
 
+def told_cases() -> list[Case]:
+    """Row scalars of which every block of a cluster sees a share of the row; the last share has fewer stages."""
+    return [
+        one("scale in the epilogue 16x24x512", B.rms_linear(16, 24, 512)),
+        one("scale in the epilogue 17x40x520 f16", B.rms_linear(17, 40, 520, "f16")),
+        one("scale in the epilogue 65x64x1040", B.rms_linear(65, 64, 1040)),
+        one("scale of plain rows 63x24x512", B.scaled_linear(63, 24, 512)),
+        one("scale of plain rows 1x40x1032 f16", B.scaled_linear(1, 40, 1032, "f16")),
+        one("greatest of a row", B.scaled_linear(33, 40, 1040, by="max")),
+        one("least of a row", B.scaled_linear(72, 8, 456, by="min")),
+    ]
+
+
 def stream_cases() -> list[Case]:
     """Tiles for one to four waves of a card of three multiprocessors."""
     return [
@@ -553,6 +566,10 @@ def _mma(s: Scheduled) -> bool:
     return s.family == "mma" and not s.row.reduce.parts
 
 
+def _told(s: Scheduled) -> bool:
+    return s.row.reduce.parts in (2, 4) and not s.row.reduce.finish and s.row.work.dims[0] > 1
+
+
 GROUPS: Final[dict[str, Group]] = {
     "map": Group(map_cases, _family("map")),
     "turn": Group(turn_cases, _family("turn")),
@@ -576,6 +593,7 @@ GROUPS: Final[dict[str, Group]] = {
     "wgmma": Group(contraction_cases, lambda s: s.family == "wgmma" and not s.row.stage.registers),
     "wgmma_lines": Group(line_cases, lambda s: s.family == "wgmma" and s.row.stage.out),
     "wgmma_parts": Group(long_cases, lambda s: s.family == "wgmma" and s.config.exchange > 0 and not s.config.stream),
+    "wgmma_told": Group(told_cases, lambda s: s.family == "wgmma" and _told(s)),
     "wgmma_stream": Group(stream_cases, lambda s: s.config.stream, replace(CARD, sms=3)),
     "wgmma_eighth": Group(eighth_cases, _family("wgmma")),
     "wgmma_tf32": Group(tf32_cases, _family("wgmma"), allowing(CARD, "tf32,atomics")),

@@ -125,6 +125,11 @@ LONG: Final = {
         one("bias, activation", B.linear(72, 40, 1040, "f16", bias=True, trans_b=False, act=True)),
         one("two sums", B.swiglu(17, 24, 1032)),
     ),
+    "wgmma_told": (
+        one("scale in the epilogue", B.rms_linear(65, 40, 1040)),
+        one("scale of plain rows", B.scaled_linear(33, 72, 1032, "f16")),
+        one("greatest of a row", B.scaled_linear(72, 40, 1040, by="max")),
+    ),
     "wgmma_stream": (
         one("linear 256x64x328", B.linear(256, 64, 328), True),
         one("bias, activation", B.linear(260, 72, 264, bias=True, trans_b=False, act=True)),

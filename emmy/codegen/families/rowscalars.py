@@ -3,18 +3,22 @@
 A team of lanes takes a row: they run along the folded axis, in 16-byte reads where the operand allows, and combine by
 shuffles.  A team that reads a cache line at a time is large enough; several rows a warp hide each other's waiting.
 The results lie in shared memory, one f32 a row and fold.
+
+Folds may also be gathered from staged tiles.  Where the blocks of a cluster share the folded axis, each tells all of
+them what it has added up, and who reads a scalar combines the parts, always in the order of the blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Final
 
 from emmy.codegen.expr import TID, Code, add, call, convert, div, elem, f32, i32, lt, mod, mul, shared_at
 from emmy.codegen.families.frame import Env, Frame, Known, clamp, static
 from emmy.ir.build import scalar
 from emmy.ir.dtype import DTYPES, register
-from emmy.ir.kernel import Buffer, LoadVector, X
+from emmy.ir.kernel import Buffer, Builtin, LoadVector, X
 from emmy.ir.loop import Ax, Expr, Fold, Load, Online, Scan
 from emmy.ir.views.access import vector_load
 from emmy.ir.views.affine import affine
@@ -45,6 +49,24 @@ class RowScalars:
         self.total = frame.total(own)
         self.gathered: set[Expr] = set()  # computed elsewhere, from the staged tiles
 
+    def gather(self, folds: Collection[Fold], parts: int) -> None:
+        """The side's folds among `folds` come from the tiles of `parts` blocks, each with a share of the axis."""
+        for s in folds:
+            if s in self.buffers:
+                self.gathered.add(s)
+                if parts > 1:
+                    self.buffers[s] = replace(self.buffers[s], shape=(parts, *self.buffers[s].shape))
+
+    def put(self, code: Code, s: Fold, row: X, value: X, guard: X | None) -> None:
+        """What the block's tiles give of a gathered fold, for the results of every block that has a share of it."""
+        buffer = self.buffers[s]
+        if len(buffer.shape) == 1:
+            code.store(shared_at(buffer, row), value, guard)
+            return
+        mine = shared_at(buffer, Builtin("cluster_rank"), row)
+        for rank in range(buffer.shape[0]):
+            code.store(replace(mine, rank=i32(rank)), value, guard)
+
     def compute(self, code: Code) -> None:
         made = set(self.gathered)
         for s in self.scalars:
@@ -59,7 +81,8 @@ class RowScalars:
         known: dict[Expr, X] = {}
         for s, b in self.buffers.items():
             if s in only:
-                known[s] = code.load("scalar", "f32", shared_at(b, row if b.shape[0] > 1 else 0))
+                at = row if b.shape[-1] > 1 else 0
+                known[s] = code.load("scalar", "f32", shared_at(b, at)) if len(b.shape) == 1 else _told(code, s, b, at)
         return known
 
     def of(self, only: Collection[Expr]) -> Callable[[Code, X], Known]:
@@ -162,3 +185,13 @@ class RowScalars:
         loads = [n for n in nodes if isinstance(n, Load) and axis in n.free]
         good = [n for n in loads if vector_load(n, self.f.body, (axis,), 8) and self.f.readable(n, body)]
         return (good, 8) if loads and len(good) == len(loads) else ([], 1)
+
+
+def _told(code: Code, s: Expr, buffer: Buffer, row: X | int) -> X:
+    """A fold of which every block of the cluster has told its part."""
+    assert isinstance(s, Fold)
+    word, _ = COMBINE[s.kind]
+    total: X = code.load("scalar", "f32", shared_at(buffer, 0, row))
+    for rank in range(1, buffer.shape[0]):
+        total = call(word, total, code.load("scalar", "f32", shared_at(buffer, rank, row)), type="f32")
+    return total

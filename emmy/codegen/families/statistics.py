@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from emmy.codegen.expr import TID, Code, both, call, elem, f32, lt, mod, select, shared_at
+from emmy.codegen.expr import TID, Code, both, call, elem, f32, lt, mod, select
 from emmy.codegen.families.frame import Env, Frame
 from emmy.codegen.families.rowscalars import RowScalars
 from emmy.ir.kernel import Var, X
@@ -51,7 +51,7 @@ class Statistics:
                     c.assign(total, call(word, total, other, type="f32"))
                     distance //= 2
                 mine = lt(mod(TID, per_line), 1) if per_line > 1 else None
-                c.store(shared_at(self.scalars.buffers[s], line(i)), total, both(mine, inside(line(i))))
+                self.scalars.put(c, s, line(i), total, both(mine, inside(line(i))))
 
 
 __all__ = ["Statistics"]

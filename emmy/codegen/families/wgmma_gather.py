@@ -1,10 +1,13 @@
 """Row scalars of the `wgmma` family that consumers gather: each adds up its rows of the left factor as tiles pass.
 
 While a slot's products run, the two threads of a row read their halves of it; a normalization's statistic costs no pass
-over memory of its own.
+over memory of its own.  Blocks that share a sum have a share of each row, and tell the others (`rowscalars`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from emmy.codegen.expr import TID, Code, add, convert, div, elem, i32, lt, mod, mul, shared_at
 from emmy.codegen.families.blocks import Blocks
@@ -67,13 +70,22 @@ class Gather:
                         self.statistics.take(c, i, {**env, self.v.k[0]: k}, held, inside)
 
     def end(self, code: Code) -> None:
-        """The rows' scalars, where the group's results find them."""
-        if not self.folds:
-            return
-        barrier = NamedBarrier(div(TID, GROUP), GROUP)
-        code.emit(barrier)  # the last tile's results have been made
-        self.statistics.finish(code, self.c.fragments, THREADS, self._line, lambda line: None)
-        code.emit(barrier)
+        """The rows' scalars, where the results find them."""
+        if self.folds:
+            with handed(code, self.c):
+                self.statistics.finish(code, self.c.fragments, THREADS, self._line, lambda line: None)
 
 
-__all__ = ["Gather"]
+@contextmanager
+def handed(code: Code, c: Warpgroups) -> Iterator[None]:
+    """Around the stores of a group's row scalars, which the group's results read, or those of the whole cluster."""
+    if c.parts > 1:  # the cluster has one tile, and meets before it makes results
+        yield
+        return
+    barrier = NamedBarrier(div(TID, GROUP), GROUP)
+    code.emit(barrier)  # the last tile's results have been made
+    yield
+    code.emit(barrier)
+
+
+__all__ = ["Gather", "handed"]

@@ -22,9 +22,10 @@ from emmy.codegen.families.boxes import Operand, tile_at
 from emmy.codegen.families.fragments import load_a
 from emmy.codegen.families.frame import Env, Frame, clamp, fits
 from emmy.codegen.families.statistics import Statistics
+from emmy.codegen.families.wgmma_gather import handed
 from emmy.codegen.families.wgmma_results import Results
 from emmy.ir.dtype import DTYPES, register
-from emmy.ir.kernel import Lit, LoadVector, NamedBarrier, Var, X
+from emmy.ir.kernel import Lit, LoadVector, Var, X
 from emmy.ir.kernel.fragments import PER_REGISTER
 from emmy.ir.loop import Expr, Load
 from emmy.ir.views.coarse import coarse_factor
@@ -201,15 +202,13 @@ class Fragments:
     # -- after the loop
 
     def end(self, code: Code) -> None:
-        """The rows' scalars, where the group's results find them."""
+        """The rows' scalars, where the results find them."""
         if not self.statistics.folds:
             return
-        barrier = NamedBarrier(div(TID, GROUP), GROUP)
-        code.emit(barrier)  # the last tile's results have been made
-        self.statistics.finish(
-            code, 2 * self.c.fragments, QUAD, lambda i: self._row(div(i, 2), mod(i, 2)), lambda line: None
-        )
-        code.emit(barrier)
+        with handed(code, self.c):
+            self.statistics.finish(
+                code, 2 * self.c.fragments, QUAD, lambda i: self._row(div(i, 2), mod(i, 2)), lambda line: None
+            )
 
     # -- the products
 

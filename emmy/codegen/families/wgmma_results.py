@@ -96,7 +96,7 @@ class Results:
             self.scalars.append(RowScalars(self.f, side, scalars, own, rows, own0, batch, c.threads))
         self.passing = passing(v) if c.gathers else []
         for s in self.scalars:
-            s.gathered.update(f for f in self.passing if f in s.buffers)
+            s.gather(self.passing, c.parts)
             if b is not None:
                 s.compute(code)
 

@@ -140,6 +140,7 @@ def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> Ke
     rows = -(-points(v.m, sizes) // (long * c.cluster)) * c.cluster
     tiles = points(v.batch, sizes) * rows * -(-points(v.n, sizes) // columns)
     beside = 2048 + 4 * (len(v.scalars_m) * long + len(v.scalars_n) * columns)
+    beside += c.told(len(passing(v)))
     if c.out:
         beside += len(body.outs) * (2 * 64 * 2 * c.block * c.groups if by_boxes(v) else c.line_bytes)
     if c.swapped or c.parts > 1:

@@ -68,7 +68,7 @@ class Buffer:
 class Place:
     """A memory element.  Global: `index` is one flat element index (i32 or i64).  Shared: an index a dimension.
 
-    `rank`: of a shared buffer, that of another block of the cluster (only a `Load` names it).
+    `rank`: of a shared buffer, that of another block of the cluster (only a `Load` or a `Store` names it).
     """
 
     space: Literal["global", "shared"]

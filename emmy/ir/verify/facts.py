@@ -21,6 +21,7 @@ from emmy.ir.kernel import (
     Place,
     S,
     Select,
+    Store,
     TensorMap,
     Un,
     Var,
@@ -117,8 +118,9 @@ class Facts:
             for i, n in zip(p.index, b.shape, strict=True):
                 if isinstance(i, Lit) and not 0 <= int(i.value) < n:
                     raise self.fail(s, f"index {i.value} of {p.buffer}, which has {n}")
-        if p.rank is not None and (p.space == "global" or not isinstance(s, Load) or self.k.cluster == (1, 1, 1)):
-            raise self.fail(s, "only a load of shared memory in a cluster names another block")
+        there = isinstance(s, Load | Store) and p.space == "shared" and self.k.cluster != (1, 1, 1)
+        if p.rank is not None and not there:
+            raise self.fail(s, "only a load or store of shared memory in a cluster names another block")
         return max(self.value(s, i) for i in (*p.index, *(() if p.rank is None else (p.rank,))))
 
     # -- values

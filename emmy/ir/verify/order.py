@@ -80,6 +80,13 @@ class Sent:
     where: Slots
 
 
+def _remote(s: S) -> bool:
+    """Uses the shared memory of another block of the cluster."""
+    if isinstance(s, Load | Store):
+        return s.place.rank is not None
+    return (isinstance(s, RingArrive) and s.rank is not None) or (isinstance(s, TmaLoad) and s.multicast is not None)
+
+
 def check_order(kernel: Kernel, path: Path) -> None:
     walker = _Order(kernel)
     for step in path.steps:
@@ -97,7 +104,7 @@ class _Order:
         self.guarded = {s.dst.buffer: self.cursors[s.cursor] for s in statements if isinstance(s, TmaLoad)}
         self.products = {s.acc for s in statements if isinstance(s, Wgmma)}
         self.clustered = int(np.prod(kernel.cluster)) > 1
-        self.set_up = self.together = False
+        self.set_up = self.together = self.met = False
         self.position: dict[str, int] = {}
         self.seen: dict[str, set[int]] = {}  # positions of each ring that have been waited for as full
         self.full: dict[str, int] = {}  # position at which a cursor last waited, by side
@@ -157,8 +164,10 @@ class _Order:
         elif isinstance(s, DependentWait):
             self.started = True
         if isinstance(s, ClusterBarrier):
-            self.last_remote = None
-        elif (isinstance(s, RingArrive) and s.rank is not None) or (isinstance(s, TmaLoad) and s.multicast is not None):
+            self.last_remote, self.met = None, True
+        elif _remote(s):
+            if not self.met:
+                raise self.fail(s, "no barrier of the cluster precedes: the other block may not have started")
             self.last_remote = s
         writes = isinstance(s, TmaStore) or (isinstance(s, Store | Atomic | StoreVector) and s.place.space == "global")
         if writes and not self.started:

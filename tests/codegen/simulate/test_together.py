@@ -199,6 +199,28 @@ def test_blocks_of_a_cluster_race() -> None:
     assert kinds & {"shared race", "uninitialized read"}
 
 
+def telling(*between: S) -> Kernel:
+    """Each of two blocks writes to the other's shared memory, and reads what the other one wrote."""
+    there = Place("shared", "s", (TID,), "f32", sub(1, Builtin("cluster_rank")))
+    body = (
+        ClusterBarrier(), Load("v", "f32", x(ID)), Store(there, V), *between, Load("w", "f32", s(TID)),
+        Store(y(ID), Var("w", "f32")),
+    )  # fmt: skip
+    return kernel(*body, blocks=4, cluster=(2, 1, 1))
+
+
+def test_blocks_of_a_cluster_tell_one_another() -> None:
+    simulation = run(telling(ClusterBarrier()))
+    assert simulation.findings == ()
+    assert simulation.outputs["y"].tolist() == [*range(64, 128), *range(64), *range(192, 256), *range(128, 192)]
+
+
+@pytest.mark.parametrize("between", [(), (Barrier(),)], ids=["nothing", "a barrier of the block"])
+def test_what_another_block_tells_is_read_behind_a_barrier_of_the_cluster(between: tuple[S, ...]) -> None:
+    kinds = {f.kind for seed in range(4) for f in run(telling(*between), seed=seed).findings}
+    assert kinds & {"shared race", "uninitialized read"}
+
+
 # ---- atomics
 
 
