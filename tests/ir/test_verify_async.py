@@ -360,8 +360,8 @@ def test_factors_that_consumers_compute_pass() -> None:
 
 COMPUTED: dict[str, tuple[Callable[[S], tuple[S, ...]], str]] = {
     "a wait for one group less": (
-        lambda s: (WgmmaWait(2),) if s == WgmmaWait(1) else (s,), "is changed while a wgmma may still read it"),
-    "no wait": (lambda s: () if s == WgmmaWait(1) else (s,), "is changed while a wgmma may still read it"),
+        lambda s: (WgmmaWait(1),) if s == WgmmaWait(0) else (s,), "while a wgmma may still read it"),
+    "no wait": (lambda s: () if s == WgmmaWait(0) else (s,), "while a wgmma may still read it"),
     "no fence": (lambda s: () if s == WgmmaFence() else (s,), "no WgmmaFence between the registers' last use"),
     "raw tiles read too early": (
         lambda s: () if isinstance(s, RingWait) and s.side == "full" else (s,), "is read before the slot's wait"),
