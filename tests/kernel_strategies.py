@@ -134,6 +134,7 @@ class Maker:
         self.maps = (
             TensorMap(self.name(), self.params[0].name, "f32", self.grid(2), self.grid(2), (8, 32), 128),
             TensorMap(self.name(), self.params[1].name, "bf16", self.grid(1), self.grid(1), (64,), 0, offset),
+            TensorMap(self.name(), self.params[0].name, "tf32", self.grid(2), self.grid(2), (8, 32), 128),
         )
 
     # ---- small parts

@@ -180,7 +180,8 @@ class _Kernel(Statements):
 
     def map(self, r: Line) -> TensorMap:
         r.expect("map")
-        type, name = r.type(), read_name(r)
+        type = "tf32" if r.accept("tf32") else r.type()
+        name = read_name(r)
         shape = self.indices(r, "[", "]")
         r.expect("of")
         param = self.known(r, {n for n, (space, _) in self.places.items() if space == "global"}, "parameter")

@@ -39,7 +39,7 @@ class TensorMap:
 
     `argument` numbers the tensor among the launch's operands and results.  `shape`, `strides` (elements, the last is 1)
     and `box` go from the outermost dimension to the innermost; `swizzle` is 0, 32, 64 or 128 bytes; the map's origin is
-    element `offset` of the tensor.  They are those of `emmy.ir.kernel.TensorMap`.
+    element `offset` of the tensor.  They are those of `emmy.ir.kernel.TensorMap`, `type` among them.
     """
 
     argument: int

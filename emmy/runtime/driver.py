@@ -14,8 +14,9 @@ _SMEM_UNASKED: Final = 48 << 10
 # blocks of a cluster that every GPU with clusters supports (the same guide, "Thread Block Clusters")
 _CLUSTER_UNASKED: Final = 8
 MAP_BYTES: Final = 128
-# element types of a tensor map; of 8-bit types only the width matters
+# element types of a tensor map; of 8-bit types only the width matters, and a load of tf32 rounds what is f32 in memory
 _MAP_TYPES: Final = {
+    "tf32": "TFLOAT32",
     "bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32", "f64": "FLOAT64", "i32": "INT32", "u32": "UINT32",
     "i64": "INT64", "u64": "UINT64", "i16": "UINT16",
     **dict.fromkeys(("f8e4m3", "f8e5m2", "i8", "u8", "bool"), "UINT8"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from emmy.errors import PlanError
-from emmy.ir.dtype import DTYPES
+from emmy.ir.dtype import DTYPES, stored_as
 from emmy.ir.plan import TensorMap
 from emmy.runtime.driver import MAP_BYTES, encode_map
 from emmy.runtime.sizes import Sizes, evaluate
@@ -26,7 +26,7 @@ class BoundMap:
     """
 
     def __init__(self, map: TensorMap, sizes: Sizes, encode: Encode = encode_map) -> None:
-        size = DTYPES[map.type].bytes
+        size = DTYPES[stored_as(map.type)].bytes
         self.argument = map.argument
         self.shape = tuple(evaluate(e, sizes) for e in map.shape)
         self.strides = tuple(size * evaluate(e, sizes) for e in map.strides[:-1])

@@ -14,8 +14,8 @@ terms may be a small element:
   rounding, and for elementary functions that are within a few units in the last place (CUDA C++ Programming Guide,
   mathematical functions).
 - where factors may be taken in tf32, each product errs by at most two units roundoff of that type where they are
-  rounded, by four where a tensor core cuts off their low bits (PTX ISA manual, wgmma with tf32); a sum of many errs by
-  about as much relative to its own magnitude.  4 (1 + stores) 2^-11 are added.
+  rounded, by four where a tensor core cuts off the low bits of both (PTX ISA manual, wgmma with tf32); a sum of many
+  errs by about as much relative to its own magnitude.  4 (1 + stores) 2^-11 are added.
 - f64 results are held to 2^-53 in place of 2^-24.
 
 Integers and booleans must be equal.  NaN and infinities must stand where the reference, rounded to the result's type,

@@ -10,6 +10,7 @@ import pytest
 
 from emmy.codegen.lower import lower
 from emmy.codegen.simulate import simulate
+from emmy.codegen.simulate.numbers import nearest_tf32
 from emmy.egraph.schedule import schedule_rows
 from emmy.ir.evaluate import evaluate
 from emmy.ir.kernel import (
@@ -376,6 +377,12 @@ def cut(x: np.ndarray) -> np.ndarray:
     return (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
+def near(x: np.ndarray) -> np.ndarray:
+    """f32 rounded to tf32, ties to even: TMA does so as it brings them."""
+    mantissa, exponent = np.frexp(x.astype(np.float64))
+    return np.ldexp(np.rint(mantissa * 2.0**11), exponent - 11).astype(np.float32)
+
+
 def simulated(body: Body, card, scheduled, given) -> np.ndarray:
     """The flat result of a body that has one, in f64."""
     kernel = lower(body, scheduled.family, scheduled.row, card, "k")
@@ -397,10 +404,10 @@ def assert_within_tf32(body: Body, card, scheduled, terms: int, seed: int = 0) -
 
 
 @pytest.mark.parametrize("shape", [(264, 200, 136), (1, 64, 68), (7, 136, 72), (129, 130, 4), (64, 8, 132)])
-def test_products_in_tf32_are_those_of_factors_whose_low_bits_are_cut_off(shape: tuple[int, ...]) -> None:
+def test_products_in_tf32_are_those_of_rounded_factors(shape: tuple[int, ...]) -> None:
     body = bodies.linear(*shape, "f32")
     given = check.operands(body, {}, 0)
-    (exact,) = evaluate(body, [cut(x) for x in given], {})
+    (exact,) = evaluate(body, [near(x) for x in given], {})
     for scheduled in sampled(body, TF32, "WORK", 5, seed=sum(shape)):
         result = simulated(body, TF32, scheduled, given).reshape(exact.shape)
         assert np.abs(result - exact).max() < 2e-6 * np.abs(exact).max(), scheduled.row.text
@@ -422,14 +429,14 @@ def test_left_factors_that_consumers_compute_in_tf32_are_right(part: str, kind: 
         assert_within_tf32(body, TF32, scheduled, 208)
 
 
-def test_computed_factors_are_rounded_to_tf32_and_others_cut_off() -> None:
+def test_factors_in_tf32_that_are_computed_are_rounded() -> None:
     """A scale that is a power of two leaves the rounding to the product, not to the factor."""
     body = bodies.prologue(72, 40, 136, "row", "f32")
     given = check.operands(body, {}, 3)
     scales = next(k for k, x in enumerate(given) if x.ndim == 1)
     given[scales] = np.exp2(np.rint(given[scales])).astype(np.float32)
     left = next(k for k, x in enumerate(given) if x.ndim == 2 and len(x) == 72)
-    known = [cut(x) if x.ndim == 2 else x for x in given]
+    known = [near(x) if x.ndim == 2 else x for x in given]
     known[left] = cut((given[left].view(np.uint32) + np.uint32(0x1000)).view(np.float32))
     (exact,) = evaluate(body, known, {})
     for scheduled in sampled(body, TF32, "/reg", 3, seed=11):
@@ -460,6 +467,36 @@ def test_row_scalars_in_tf32_are_told_by_the_blocks_of_a_cluster() -> None:
         rows = [s for s in sampled(body, IDLE_TF32, "REDUCE=g4", 99, seed=5) if "WORK=w1x" not in s.row.text]
         assert gathering(body, IDLE_TF32, rows[0])
         assert_within_tf32(body, IDLE_TF32, rows[0], 1032)
+
+
+def test_tiles_from_which_row_scalars_are_gathered_are_not_rounded() -> None:
+    """Their scalars are those of what is stored; the instruction cuts off what products do not take."""
+    body = bodies.scaled_linear(136, 72, 264, "f32", by="max")
+    x, w = given = check.operands(body, {}, 5)
+    for part, left in (("w8x1+p4,", cut), ("w1x", near)):
+        exact = left(x).astype(np.float64) @ near(w).T.astype(np.float64) + x.max(axis=1, keepdims=True)
+        for scheduled in sampled(body, TF32, part, 2, seed=12):
+            found = simulated(body, TF32, scheduled, given).reshape(exact.shape)
+            assert np.abs(found - exact).max() < 2e-6 * np.abs(exact).max(), scheduled.row.text
+
+
+@pytest.mark.parametrize(
+    ("given", "rounded"),
+    [
+        (0x3F800FFF, 0x3F800000),  # below the middle of two
+        (0x3F801000, 0x3F800000),  # ties, to even
+        (0x3F803000, 0x3F804000),
+        (0x3F801001, 0x3F802000),
+        (0x3FFFFFFF, 0x40000000),  # into the exponent
+        (0xBF803000, 0xBF804000),
+        (0x7F7FFFFF, 0x7F800000),
+        (0x7F800000, 0x7F800000),
+        (0x7FC00001, 0x7FC00001),
+        (0x00000FFF, 0x00000000),
+    ],
+)
+def test_tma_rounds_to_the_nearest_tf32(given: int, rounded: int) -> None:
+    assert nearest_tf32(np.array([given], np.uint32).view(np.float32)).view(np.uint32)[0] == rounded
 
 
 @pytest.mark.parametrize("k", [0, 72, 456])

@@ -61,6 +61,7 @@ from emmy.ir.target import target
 from emmy.ir.verify.kernel import KernelError, verify
 from tests.bodies import linear, prologue, scaled_linear
 from tests.codegen.hopper_fixture import hopper_gemm
+from tests.codegen.statements import CASES
 
 CARD = target("sm_90a")
 Change = Callable[[S], tuple[S, ...]]
@@ -260,6 +261,7 @@ BROKEN: dict[str, tuple[Callable[[], Kernel], str]] = {
     "origin of odd bytes": (lambda: a_map(gemm(), offset=const(4)), "the origin is 8 bytes into the tensor"),
     "six dimensions": (
         lambda: a_map(gemm(), shape=(const(1),) * 6, strides=(const(1),) * 6, box=(1,) * 5 + (64,)), "6 extents"),
+    "a map that rounds what is no f32": (lambda: a_map(gemm(), type="tf32"), "a is no f32 operand or result"),
     "a map of another tensor": (lambda: a_map(gemm(), param="d"), "d is no bf16 operand or result"),
     "one coordinate": (lambda: tma(gemm(), at=(i32(0),)), "1 coordinates for a map of 2"),
     "a long coordinate": (lambda: tma(gemm(), at=(Lit(0, "i64"), i32(0))), "a coordinate is i32"),
@@ -292,6 +294,12 @@ def test_what_is_broken_is_named(name: str) -> None:
     with pytest.raises(KernelError, match=says) as found:
         verify(build(), CARD)
     assert "of hopper tile=" in str(found.value), "the schedule row is named"
+
+
+def test_tma_does_not_round_what_it_stores() -> None:
+    k = CASES["TMA store"].kernel()
+    with pytest.raises(KernelError, match="TMA rounds to tf32 what it loads only"):
+        verify(replace(k, maps=tuple(replace(m, type="tf32") for m in k.maps)), CARD)
 
 
 def test_the_statement_is_named() -> None:

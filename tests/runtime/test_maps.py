@@ -46,7 +46,7 @@ class Encoder:
 
 
 def mapped(**options: object) -> Plan:
-    n = replace(launch("double_it", "x", "y", DOUBLE), maps=(MAP, replace(MAP, argument=1)), **options)
+    n = replace(launch("double_it", "x", "y", DOUBLE), **{"maps": (MAP, replace(MAP, argument=1)), **options})
     return plan([buffer("x", "input"), buffer("y", "output")], [n], "y")
 
 
@@ -71,6 +71,12 @@ def test_maps_follow_the_pointers_of_their_tensors() -> None:
     assert [c[1] for c in encode.calls] == [4096 + 16, 8192 + 16, (1 << 20) + 16]
     assert (arguments.map(0)[0], arguments.map(1)[0]) == (3, 2)
     assert list(arguments.values) == [1 << 20, 8192, 100]
+
+
+def test_maps_that_round_lie_over_f32() -> None:
+    encode = Encoder()
+    BoundMap(replace(MAP, type="tf32"), {"s": 100}, encode).at(4096)
+    assert encode.calls == [("tf32", 4096 + 16, (100, 8), (32,), (64, 8), 32)]
 
 
 def test_an_address_is_encoded_once() -> None:
@@ -128,7 +134,7 @@ def test_a_map_of_a_tensor_that_is_not_there_is_refused() -> None:
 
 
 def test_plan_json_keeps_maps_clusters_and_early_starts() -> None:
-    p = mapped(cluster=(2, 1, 1), dependent=True)
+    p = mapped(cluster=(2, 1, 1), dependent=True, maps=(MAP, replace(MAP, type="tf32")))
     assert plan_from_json(plan_to_json(p)) == p
 
 

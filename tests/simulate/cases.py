@@ -45,7 +45,8 @@ Array = np.ndarray[Any, Any]
 class Case:
     """One body at one binding of its sizes.  `exact`: integers in, small enough for the result to be exact.
 
-    `zeroed`: results that are zero before the launch.
+    `zeroed`: results that are zero before the launch.  `units`: error that is allowed of `check.distance` (0: what
+    the results' type asks for).
     """
 
     name: str
@@ -53,6 +54,7 @@ class Case:
     sizes: Mapping[str, int]
     exact: bool = False
     zeroed: tuple[int, ...] = ()
+    units: float = 0.0
 
     def inputs(self, seed: int = 0, kind: str = "") -> list[Array]:
         """One array a slot: integers from -3 to 3 where the case is exact (or `kind` is `integer`), else normal.
@@ -101,6 +103,11 @@ class Case:
 
 def one(name: str, body: Body, exact: bool = False, **sizes: int) -> Case:
     return Case(name, body, sizes, exact)
+
+
+def in_tf32(*cases: Case) -> tuple[Case, ...]:
+    """The cases, whose factors are rounded to tf32: two of 2^-10 each over the 2^-20 of a unit."""
+    return tuple(replace(c, units=2048.0) for c in cases)
 
 
 # ---- bodies that only this suite has
@@ -393,9 +400,9 @@ def eighth_cases() -> list[Case]:
 
 
 def tf32_cases() -> list[Case]:
-    """Products of f32 whose factors tf32 holds: of small integers, stored so or computed."""
+    """Products of f32 whose factors tf32 holds where they are small integers, stored so or computed."""
     shapes = ((64, 64, 32), (63, 65, 36), (1, 64, 68), (64, 1, 64), (65, 40, 132), (17, 24, 520), (130, 72, 4))
-    return [
+    return list(in_tf32(
         *(one(f"linear {m}x{n}x{k}", B.linear(m, n, k, "f32"), True) for m, n, k in shapes),
         one("bias", B.linear(40, 72, 100, "f32", bias=True), True),
         one("batch", B.linear(24, 40, 72, "f32", batch=2), True),
@@ -405,7 +412,7 @@ def tf32_cases() -> list[Case]:
         one("i8 factor", B.prologue(65, 40, 80, "i8", "f32"), True),
         one("i8 weight", B.dequant(17, 65, 80, "f32"), True),
         one("symbolic rows", B.linear(S, 48, 64, "f32"), True, s=37),
-    ]
+    ))  # fmt: skip
 
 
 def tile_cases() -> list[Case]:

@@ -87,7 +87,7 @@ def distance(case: Case, arrays: Sequence[Array], reference: Sequence[Array], ex
     for a, e, o in zip(arrays, reference, case.body.outs, strict=True):
         if not np.array_equal(np.isnan(np.asarray(e, np.float64)), np.isnan(np.asarray(a, np.float64))):
             return float("inf")
-        allowed = HALF if DTYPES[o.tensor.dtype].bits < 32 else SINGLE
+        allowed = case.units or (HALF if DTYPES[o.tensor.dtype].bits < 32 else SINGLE)
         with np.errstate(invalid="ignore"):  # infinities that agree
             worst = max(worst, check.distance(replace(case.body, outs=(o,)), [a], [e]) / allowed)
     return worst

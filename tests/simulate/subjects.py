@@ -15,7 +15,7 @@ from emmy.ir.loop import Body, Out, ax, fold, load
 from tests import bodies as B
 from tests.codegen.hopper_fixture import hopper_gemm
 from tests.simulate import fixtures
-from tests.simulate.cases import GROUPS, RULESETS, Case, S, one, partial_linear, partial_sum, sampled
+from tests.simulate.cases import GROUPS, RULESETS, Case, S, in_tf32, one, partial_linear, partial_sum, sampled
 
 # Tiles are rings: only with several turns does every statement of them matter.
 LONG: Final = {
@@ -72,11 +72,11 @@ LONG: Final = {
         one("linear", B.f8_linear(65, 40, 656), True),
         one("scales of rows", B.f8_linear(33, 72, 784, "f8e5m2", scaled="row", bias=True)),
     ),
-    "wgmma_tf32": (
-        one("linear", B.linear(65, 40, 328, "f32"), True),
-        one("bias", B.linear(40, 72, 388, "f32", bias=True), True),
-        one("row scale on the operand", B.prologue(33, 72, 552, "row", "f32"), True),
-        one("symbolic rows", B.linear(S, 64, 320, "f32"), True, s=70),
+    "wgmma_tf32": in_tf32(
+        one("linear", B.linear(65, 40, 648, "f32"), True),
+        one("bias", B.linear(40, 72, 776, "f32", bias=True), True),
+        one("row scale on the operand", B.prologue(33, 72, 2312, "row", "f32"), True),
+        one("symbolic rows", B.linear(S, 64, 640, "f32"), True, s=70),
     ),
     "wgmma_computed": (
         one("gate", B.prologue(65, 40, 1160, "gate")),

@@ -15,6 +15,7 @@ from emmy.tune.runner.batch import Batch
 from emmy.tune.runner.buffers import Buffers
 from emmy.tune.runner.card import Card
 from emmy.tune.runner.driver import CudaError
+from emmy.tune.runner.launches import tensor_map
 from emmy.tune.runner.manifest import DTYPES
 from emmy.tune.runner.operands import fill
 from tests.tune.fake_cuda import CALLERS, FakeCuda, view
@@ -243,6 +244,18 @@ def test_tensor_maps_are_encoded_for_every_copy(fake: FakeCuda) -> None:
         [400],
         [32, 2],
     )
+
+
+def test_a_map_of_tf32_rounds_what_is_f32_in_memory(fake: FakeCuda) -> None:
+    kinds = []
+    for dtype in ("f32", "tf32"):
+        m = {"arg": 0, "dtype": dtype, "offset": 4, "shape": [10, 100], "strides": [100, 1], "box": [2, 32],
+             "swizzle": 128}  # fmt: skip
+        tensor_map(m, 4096)
+        kinds.append(fake.maps[-1][0])
+        assert (fake.maps[-1][2], int(fake.maps[-1][4][0])) == (4096 + 16, 400)
+    types = bindings.CUtensorMapDataType
+    assert kinds == [types.CU_TENSOR_MAP_DATA_TYPE_FLOAT32, types.CU_TENSOR_MAP_DATA_TYPE_TFLOAT32]
 
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES))

@@ -6,7 +6,7 @@ Source: PTX ISA manual, "Tensor swizzling modes"; CUDA driver API, cuTensorMapEn
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from emmy.codegen.expr import Code, add, div, i32, mod, mul, shared_at
@@ -99,9 +99,9 @@ class Operand:
 
 def operand(
     frame: Frame, view: ContractionView, part: Part, own: tuple[Ax, ...], buffer: Buffer, stem: str,
-    shared: bool = False,
+    shared: bool = False, rounded: bool = False,
 ) -> Operand:  # fmt: skip
-    """A part whose tiles TMA brings into `buffer`; `shared`: blocks of a cluster bring halves."""
+    """A part whose tiles TMA brings into `buffer`; `shared`: blocks of a cluster bring halves; `rounded`: to tf32."""
     form = part_box(part, view.body, view.batch, own, view.k)
     if isinstance(form, str):
         raise LoweringError(f"{frame.name}: a factor has {form}", "take a row of another family")
@@ -110,7 +110,8 @@ def operand(
     tile = max(d for d in range(8, MOST_BOX + 1, 8) if most % d == 0), wide
     span = wide * DTYPES[buffer.type].bytes
     param = frame.scalars.operand(form.slot)
-    return Operand(form, own, buffer, tensor_map(frame, f"{stem}_map", form, param, tile, span))
+    map = tensor_map(frame, f"{stem}_map", form, param, tile, span)
+    return Operand(form, own, buffer, replace(map, type="tf32") if rounded else map)
 
 
 def tensor_map(frame: Frame, hint: str, form: Box, param: str, tile: tuple[int, int], span: int) -> TensorMap:

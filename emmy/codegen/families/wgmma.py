@@ -9,8 +9,9 @@ it, or the tiles of the right factor (`cluster`).  Other blocks share a sum thro
 part of every tile, or an equal share of the stages of all tiles (`wgmma_stream`).  Two consumer warpgroups may take
 turns (`pingpong`): while one multiplies, the other stores its tile.  Left factors that are not stored as the product
 takes them are computed by the consumers from raw tiles (`wgmma_registers`) while the products before them run.  Sums of
-8-bit products are added to f32 registers after every tile.  Factors of f32 are taken in tf32, of which the instruction
-cuts off the low 13 bits of what lies in shared memory.  What rows say: `emmy.ir.warpgroups`.
+8-bit products are added to f32 registers after every tile.  Factors of f32 are taken in tf32: TMA rounds
+the tiles that nothing but products reads, the instruction cuts off the low 13 bits of others.  What rows say:
+`emmy.ir.warpgroups`.
 
 Sources: PTX ISA manual (wgmma, cp.async.bulk.tensor, mbarrier, setmaxnreg).
 """
@@ -59,11 +60,12 @@ from emmy.ir.kernel import (
     WgmmaWait,
     X,
 )
-from emmy.ir.loop import Body, Expr, const
+from emmy.ir.loop import Body, Expr, Load, const
 from emmy.ir.schedule import Row
 from emmy.ir.views.box import points
 from emmy.ir.views.contraction_view import ContractionView, contraction_view
-from emmy.ir.views.converted import left_of, stored
+from emmy.ir.views.converted import Left, left_of, stored
+from emmy.ir.views.gather import passing
 from emmy.ir.views.product import Part
 from emmy.ir.views.results import by_boxes
 from emmy.ir.warpgroups import GROUP, Warpgroups
@@ -95,13 +97,20 @@ class _Wgmma:
         self.factors = left
         self.at_once = c.at_once(len(view.sums), self._left_registers)
         type = config.type
+        products = _products_alone(view, c, left)
         self.tiles = {
-            n: staged_operand(frame, view, c, Part(n, view.k), "a", view.m, c.long, n.dtype) for n in left.tiles
+            n: staged_operand(
+                frame, view, c, Part(n, view.k), "a", view.m, c.long, n.dtype, rounded=type == "tf32" and n in products
+            )
+            for n in left.tiles
         }
         # the tile of each left factor that is read as it lies there
         self.left = [None if (n := stored(p, type)) is None else self.tiles[n] for p in view.parts_a]
         plain = [Part(n, view.k) for p in view.parts_b if (n := stored(p, type)) is not None]
-        self.right = [staged_operand(frame, view, c, p, "b", view.n, c.n, c.stored.name, c.cluster > 1) for p in plain]
+        self.right = [
+            staged_operand(frame, view, c, p, "b", view.n, c.n, c.stored.name, c.cluster > 1, type == "tf32")
+            for p in plain
+        ]
         boxes = c.out and by_boxes(view)
         self.outs = [staged_result(frame, view, c, k) for k in range(len(view.body.outs))] if boxes else []
         lines = line_buffers(frame, view, c) if c.out and not boxes else []
@@ -405,6 +414,13 @@ class _Wgmma:
         with code.when(lt(mod(TID, 32), blocks)) as some:
             some.emit(RingArrive(self.free, "empty", rank=mod(TID, 32) if blocks > 1 else None))
         code.emit(Advance(self.free))
+
+
+def _products_alone(view: ContractionView, c: Warpgroups, left: Left) -> frozenset[Load]:
+    """The left tiles that nothing but products reads: no row scalar is gathered from them, no factor computed."""
+    if c.gathers and passing(view):
+        return frozenset()
+    return frozenset(left.tiles) - {n for one in left.computed for n in one.tiles}
 
 
 __all__ = ["lower_wgmma"]

@@ -33,14 +33,14 @@ class Staged:
 
 def staged_operand(
     frame: Frame, view: ContractionView, c: Warpgroups, part: Part, stem: str, own: tuple[Ax, ...], rows: int,
-    type: str, shared: bool = False,
+    type: str, shared: bool = False, rounded: bool = False,
 ) -> Operand:  # fmt: skip
     """The staged tiles of a plain part of `type` elements, `rows` of them along its own axes.
 
-    `shared`: blocks of a cluster bring halves.
+    `shared`: blocks of a cluster bring halves; `rounded`: to tf32 on their way.
     """
     run, name = run_side(part, view.body, own, view.k), frame.scalars.names.fresh(f"{stem}_tile")
-    return operand(frame, view, part, own, slabs(name, type, c.stages, run, rows, c.block_k), stem, shared)
+    return operand(frame, view, part, own, slabs(name, type, c.stages, run, rows, c.block_k), stem, shared, rounded)
 
 
 def staged(frame: Frame, view: ContractionView, c: Warpgroups, k: int) -> Staged:

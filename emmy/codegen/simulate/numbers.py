@@ -160,6 +160,13 @@ def round_tf32(value: Value) -> Value:
     return out if out.ndim else out[()]
 
 
+def nearest_tf32(x: Array) -> Array:
+    """f32 to 10 bits of mantissa, ties to even, as TMA rounds."""
+    bits = x.view(np.uint32)
+    nearest = (bits + np.uint32(0xFFF) + (bits >> np.uint32(13) & np.uint32(1))) & np.uint32(0xFFFFE000)
+    return np.where(bits & 0x7F800000 == 0x7F800000, bits, nearest).astype(np.uint32).view(np.float32)
+
+
 Function = Callable[..., Value]
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from emmy.codegen.simulate.numbers import Array, convert
+from emmy.codegen.simulate.numbers import Array, convert, nearest_tf32
 from emmy.codegen.simulate.program import Build, Compiled, Compiler
 from emmy.codegen.simulate.rings import MBarrier, slots
 from emmy.codegen.simulate.shared import BITS, MANY
@@ -45,7 +45,7 @@ class Box:
         self.shape = [integer(e, c.sizes) for e in map.shape]
         self.strides = [integer(e, c.sizes) for e in map.strides]
         self.offset = 0 if map.offset is None else integer(map.offset, c.sizes)
-        self.bytes = BYTES[map.type]
+        self.bytes = BYTES[map.element]
         self.steps = np.indices(map.box).reshape(len(map.box), -1)  # [dimensions, elements]
 
     def where(self, g: Gang, lane: int) -> list[int]:
@@ -199,6 +199,8 @@ class Landing:
         shared, tensor = self.wave.shared, self.wave.memory.tensors[self.box.map.param]
         data = np.zeros(len(self.bytes), tensor.data.dtype)
         data[self.inside] = tensor.data[self.number[self.inside]]
+        if self.box.map.type == "tf32":
+            data = nearest_tf32(data)
         raw = data.view(np.uint8).reshape(len(data), -1)
         shared.data[self.bytes[:, None] + np.arange(self.box.bytes)] = raw
         shared.flight[self.grains] = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from emmy.ir.dtype import stored_as
 from emmy.ir.kernel.values import BYTES, X
 from emmy.ir.loop import Expr
 
@@ -115,7 +116,8 @@ class TensorMap:
     `param` names the tensor, whose element `offset` is the map's origin.  `shape` and `strides` (elements; the last is
     1) go from the outermost dimension to the innermost, at most 5, as Loop IR integers over `Size`.  `box` is what one
     copy moves.  `swizzle` is the span in bytes (0, 32, 64, 128) and equals that of the shared buffer.  Elements outside
-    of the tensor are read as zeros and never written.
+    of the tensor are read as zeros and never written.  A map of type tf32 rounds what it loads of an f32 tensor to 10
+    bits of mantissa, to the nearest, ties to even.
     """
 
     name: str
@@ -128,9 +130,14 @@ class TensorMap:
     offset: Expr | None = None
 
     @property
+    def element(self) -> str:
+        """Type of the tensor's elements, and of the buffer's."""
+        return stored_as(self.type)
+
+    @property
     def bytes(self) -> int:
         """Bytes that one copy brings, those outside of the tensor included."""
-        n = BYTES[self.type]
+        n = BYTES[self.element]
         for d in self.box:
             n *= d
         return n

@@ -140,9 +140,9 @@ def check_map(kernel: Kernel, m: TensorMap) -> None:
         raise failure(kernel, None, f"map {m.name}: {why}")
 
     param = next((p for p in kernel.params if p.name == m.param and p.role != "size"), None)
-    size = BYTES[m.type]
-    if param is None or param.type != m.type:
-        fail(f"{m.param} is no {m.type} operand or result")
+    size = BYTES[m.element]
+    if param is None or param.type != m.element:
+        fail(f"{m.param} is no {m.element} operand or result")
     if not 1 <= len(m.shape) <= 5 or not len(m.shape) == len(m.strides) == len(m.box):
         fail(
             f"{len(m.shape)} extents, {len(m.strides)} strides, a box of {len(m.box)} dimensions: 1 to 5, as many each"
@@ -175,8 +175,8 @@ def check_tma(facts: Facts, s: TmaLoad | TmaStore) -> None:
         facts.value(s, x)
         if x.type != "i32":
             raise facts.fail(s, f"a coordinate is i32, not {x.type}")
-    if place.space != "shared" or place.type != m.type:
-        raise facts.fail(s, f"{place.buffer} is no shared {m.type} buffer")
+    if place.space != "shared" or place.type != m.element:
+        raise facts.fail(s, f"{place.buffer} is no shared {m.element} buffer")
     if len(s.at) != len(m.box):
         raise facts.fail(s, f"{len(s.at)} coordinates for a map of {len(m.box)} dimensions")
     _box(facts, s, m, facts.buffers[place.buffer], place.index)
@@ -186,6 +186,8 @@ def check_tma(facts: Facts, s: TmaLoad | TmaStore) -> None:
     role = facts.params[m.param].role
     if role != "out":
         raise facts.fail(s, f"{m.param} is an operand and is written")
+    if m.type != m.element:
+        raise facts.fail(s, f"TMA rounds to {m.type} what it loads only")
     if s.op == "add" and m.type not in _ADDED:
         raise facts.fail(s, f"TMA does not add {m.type}")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .driver import cuda
-from .manifest import DTYPES
+from .manifest import MAP_TYPES
 
 Json = dict[str, Any]
 
@@ -60,8 +60,9 @@ def tensor_map(m: Json, pointer: int) -> Any:
     """The driver's 128 bytes for one map; dimensions are given from the outermost on, strides in elements."""
     from cuda.bindings import driver as d
 
-    t, size = d.CUtensorMapDataType, DTYPES[m["dtype"]][0]
-    types = {"f32": t.CU_TENSOR_MAP_DATA_TYPE_FLOAT32, "f16": t.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+    t, size = d.CUtensorMapDataType, MAP_TYPES[m["dtype"]]
+    types = {"f32": t.CU_TENSOR_MAP_DATA_TYPE_FLOAT32, "tf32": t.CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
+             "f16": t.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
              "bf16": t.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, "f64": t.CU_TENSOR_MAP_DATA_TYPE_FLOAT64,
              "i32": t.CU_TENSOR_MAP_DATA_TYPE_INT32, "i64": t.CU_TENSOR_MAP_DATA_TYPE_INT64}  # fmt: skip
     swizzles = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
