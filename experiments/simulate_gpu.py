@@ -121,13 +121,14 @@ def prepare_one(group: str, name: str, case: Any, kernel: Any, kind: str, seed: 
 
 def bound_map(m: TensorMap, sizes: Mapping[str, int]) -> Record:
     """A tensor map with its sizes known; strides in bytes, the innermost left out, as the driver takes it."""
+    from emmy.ir.dtype import DTYPES, stored_as
     from emmy.ir.evaluate import integer
-    from emmy.ir.kernel import BYTES
 
+    size = DTYPES[stored_as(m.type)].bytes
     return {
         "argument": m.argument, "type": m.type, "shape": [integer(e, sizes) for e in m.shape],
-        "strides": [BYTES[m.type] * integer(e, sizes) for e in m.strides[:-1]], "box": list(m.box),
-        "swizzle": m.swizzle, "offset": BYTES[m.type] * integer(m.offset, sizes),
+        "strides": [size * integer(e, sizes) for e in m.strides[:-1]], "box": list(m.box),
+        "swizzle": m.swizzle, "offset": size * integer(m.offset, sizes),
     }  # fmt: skip
 
 

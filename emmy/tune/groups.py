@@ -28,7 +28,7 @@ Json = dict[str, Any]
 # a check kernel may take so long: it runs once a group
 CHECK_SECONDS: Final = 0.2
 # families from the simplest on: the first one whose prediction is short enough is what others are compared with
-SIMPLE: Final = ("plain", "map", "row", "scan", "turn", "tile", "attention", "mma", "wgmma")
+SIMPLE: Final = ("plain", "map", "row", "scan", "turn", "tile", "attention", "mma", "tf32", "wgmma")
 # bodies of so few points are evaluated here, and the packet carries the values
 EVALUATED_POINTS: Final = 1 << 14
 # what a data sheet promises over what copies and products reach (see emmy.ir.target)

@@ -9,6 +9,7 @@ import numpy as np
 
 from experiments.simulate_gpu import difference, prepare_one, raw, report, verdict
 from tests.simulate import fixtures
+from tests.simulate.cases import sampled
 from tests.simulate.subjects import hopper
 
 
@@ -26,6 +27,13 @@ def test_a_launch_is_prepared_with_all_that_a_gpu_needs() -> None:
     assert made["findings"] == [] and made["exact"] and len(made["maps"]) == len(kernel.maps) == 3
     assert {m["argument"] for m in made["maps"]} == {0, 1, 2}
     assert sorted(arrays) == ["x0", "x1", "y0"] and arrays["y0"].size == 136 * 72 * 2
+
+
+def test_maps_that_round_to_tf32_are_prepared_as_such() -> None:
+    s = sampled("wgmma_tf32", 1)[0]
+    made, _ = prepare_one("wgmma_tf32", s.case.name, s.case, s.kernel, "normal", 0)
+    assert made["findings"] == [] and {m["type"] for m in made["maps"]} == {"tf32"}
+    assert all(n % 16 == 0 for m in made["maps"] for n in m["strides"])
 
 
 def test_results_that_a_launch_adds_to_bring_their_contents() -> None:

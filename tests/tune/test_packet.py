@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from emmy.egraph.schedule import schedule_rows
+from emmy.egraph.schedule import FAMILIES, schedule_rows
 from emmy.errors import PacketError
 from emmy.extract.records import Regime
 from emmy.extract.store import Store
@@ -22,7 +22,7 @@ from emmy.ir.target import allowing, target
 from emmy.resources import rulesets
 from emmy.saturation import Options, saturate_program
 from emmy.tune.asked import TuneOptions
-from emmy.tune.groups import add_check, make_group
+from emmy.tune.groups import SIMPLE, add_check, make_group
 from emmy.tune.packet import read_packet, read_results, record_results, write_packet
 from emmy.tune.tune import make_packet
 from emmy.whole import key_of_pieces
@@ -74,6 +74,22 @@ def test_a_packet_says_what_memory_of_their_own_launches_need(tmp_path: Path) ->
         }
         assert arrivals == {"dtype": "i32", "count": tiles * r.config.block_threads // 32, "zeroed": True}
     assert "work" not in launches[read["check"]] or read["check"] in ids
+
+
+def test_every_family_has_its_place_among_those_to_compare_with() -> None:
+    assert sorted(SIMPLE) == sorted(f.name for f in FAMILIES)
+
+
+def test_a_packet_says_which_maps_round_to_tf32(tmp_path: Path) -> None:
+    body, card = bodies.linear(64, 512, 256, "f32"), allowing(target("sm_90a"), "tf32")
+    group = make_group(body, {}, card, analyse(body, {}), "k_rounded")
+    rows = schedule_rows([body], card, {}, rulesets()).rows[body.hash]
+    add_check(group, rows, [1e-3] * len(rows))
+    rounded = group.add(next(r for r in rows if r.family == "wgmma"), 1e-5)
+    write_packet(tmp_path / "p", [group], card)
+    (read,) = read_packet(tmp_path / "p")["groups"]
+    launches = {c["id"]: c["launches"][0] for c in read["candidates"]}
+    assert [m["dtype"] for m in launches[rounded]["maps"]] == ["tf32", "tf32"]
 
 
 def test_a_folder_with_content_is_not_written_to(written: Path) -> None:
