@@ -199,16 +199,19 @@ _FUNCTIONS: Final[dict[str, str]] = {
     "copy16": f"""{_F} void copy16(void* d, const void* s) {{
     *reinterpret_cast<uint4*>(d) = *reinterpret_cast<const uint4*>(s);
 }}""",
-    # 16 bytes out of 32, from byte `by` (0 to 15) on
+    # 16 bytes out of 32, from byte `by` (0 to 15) on; all are read before any is chosen, or the compiler chooses an
+    # address among registers, which it finds by comparing it with each
     "shift16": f"""{_F} void shift16(void* d, const void* s, int by) {{
-    const unsigned* w = reinterpret_cast<const unsigned*>(s);
-    unsigned x[6], y[5];
-    #pragma unroll
-    for (int k = 0; k < 6; ++k) x[k] = by & 8 ? w[k + 2] : w[k];
-    #pragma unroll
-    for (int k = 0; k < 5; ++k) y[k] = by & 4 ? x[k + 1] : x[k];
-    #pragma unroll
-    for (int k = 0; k < 4; ++k) reinterpret_cast<unsigned*>(d)[k] = __funnelshift_r(y[k], y[k + 1], (by & 3) * 8);
+    const uint4 a = reinterpret_cast<const uint4*>(s)[0], b = reinterpret_cast<const uint4*>(s)[1];
+    const bool two = by & 8, one = by & 4;
+    const unsigned x0 = two ? a.z : a.x, x1 = two ? a.w : a.y, x2 = two ? b.x : a.z;
+    const unsigned x3 = two ? b.y : a.w, x4 = two ? b.z : b.x, x5 = two ? b.w : b.y;
+    const unsigned y0 = one ? x1 : x0, y1 = one ? x2 : x1, y2 = one ? x3 : x2;
+    const unsigned y3 = one ? x4 : x3, y4 = one ? x5 : x4;
+    const int bits = (by & 3) * 8;
+    *reinterpret_cast<uint4*>(d) = make_uint4(
+        __funnelshift_r(y0, y1, bits), __funnelshift_r(y1, y2, bits),
+        __funnelshift_r(y2, y3, bits), __funnelshift_r(y3, y4, bits));
 }}""",
     "zero4": f"{_F} void zero4(void* d) {{ *reinterpret_cast<unsigned*>(d) = 0u; }}",
     "zero8": f"{_F} void zero8(void* d) {{ *reinterpret_cast<uint2*>(d) = make_uint2(0u, 0u); }}",

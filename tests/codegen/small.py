@@ -141,6 +141,14 @@ def rotary(t: Extent, heads: int, d: int, dtype: str = "bf16") -> Body:
     return body([Out((i, h, j), (i, h, j), value, tensor(dtype, t, heads, d))], slots)
 
 
+def padded_copy(rows: Extent, columns: int, width: int, dtype: str = "bf16", skip: int = 0) -> Body:
+    """out[i, j] = x[i, skip + j], `width` columns, with zeros behind the `columns` of x."""
+    i, j = axes(rows, width)
+    inside = scalar("lt", j, const(columns - skip))
+    value = scalar("where", inside, load(0, (i, iadd(j, skip)), dtype), f32(0.0))
+    return body([Out((i, j), (i, j), value, tensor(dtype, rows, width))], [tensor(dtype, rows, columns)])
+
+
 def concatenated(r: int, a: int, b: int, dtype: str = "f32") -> Body:
     i, j = axes(r, a + b)
     value = scalar(

@@ -1,13 +1,14 @@
 """Small bodies of every kernel family at shapes on, one below and one above the edges of tiles, and their legal rows.
 
-Groups: the families map, turn, row, scan, plain, tile (`tile_ahead`: its fragments read a step ahead; `tile_coop`: its
-sums shared by groups of threads; `tile_turned`: its operands turned by their copies; `tile_parts`: its sums shared by
-blocks), tf32, mma (`mma_windows`: rows at every alignment; `mma_boxes`: its operands brought by TMA; `padded`: copies
-with aligned lines, on wgmma too; `mma_parts`: its sums shared by blocks) and wgmma (`wgmma_computed`: left factors
-computed by the consumers; `wgmma_eighth`: factors of 8 bits; `wgmma_tf32`: factors of f32; `wgmma_lines`: results that
-warps store line by line; `wgmma_told`: row scalars of sums that clusters share), contractions whose matrix or row is
-data (`picked`, and `picked_copies` by cp.async), attention on threads and on tensor cores, and the two launches of a
-split reduction (`partial` and `finish`), which are scheduled like any other body.
+Groups: the families map (`map_shifted`: rows of its operands at every alignment), turn, row, scan, plain, tile
+(`tile_ahead`: its fragments read a step ahead; `tile_coop`: its sums shared by groups of threads; `tile_turned`: its
+operands turned by their copies; `tile_parts`: its sums shared by blocks), tf32, mma (`mma_windows`: rows at every
+alignment; `mma_boxes`: its operands brought by TMA; `padded`: copies with aligned lines, on wgmma too; `mma_parts`: its
+sums shared by blocks) and wgmma (`wgmma_computed`: left factors computed by the consumers; `wgmma_eighth`: factors of 8
+bits; `wgmma_tf32`: factors of f32; `wgmma_lines`: results that warps store line by line; `wgmma_told`: row scalars of
+sums that clusters share), contractions whose matrix or row is data (`picked`, and `picked_copies` by cp.async),
+attention on threads and on tensor cores, and the two launches of a split reduction (`partial` and `finish`), which are
+scheduled like any other body.
 """
 
 from __future__ import annotations
@@ -172,6 +173,18 @@ def map_cases() -> list[Case]:
         one("one element", K.converted(1, "f32", "bf16"), True),
         one("f32 to f8", K.converted(257, "f32", "f8e4m3"), True),
         one("outer product", B.linear(33, 40, 1), True),
+    ]  # fmt: skip
+
+
+def shifted_cases() -> list[Case]:
+    """Maps whose operands' rows begin at every alignment, up to their last elements, and results with aligned rows."""
+    return [
+        *(one(f"copy {r}x{n} to {w} {t}", K.padded_copy(r, n, w, t), True)
+          for r, n, w, t in ((33, 77, 80, "bf16"), (64, 65, 128, "f16"), (17, 127, 128, "bf16"), (9, 70, 96, "f32"))),
+        one("from the fourth column", K.padded_copy(21, 67, 64, skip=3), True),
+        one("a column of few rows", K.padded_copy(40, 1, 16, "f16"), True),
+        one("concatenated", K.concatenated(9, 47, 81, "bf16")),
+        one("rows by name", K.padded_copy(S, 37, 48), True, s=29),
     ]  # fmt: skip
 
 
@@ -579,6 +592,7 @@ def _told(s: Scheduled) -> bool:
 
 GROUPS: Final[dict[str, Group]] = {
     "map": Group(map_cases, _family("map")),
+    "map_shifted": Group(shifted_cases, lambda s: s.family == "map" and s.row.tile.fragment[-1] >= 8),
     "turn": Group(turn_cases, _family("turn")),
     "row": Group(row_cases, _family("row")),
     "scan": Group(scan_cases, _family("scan")),

@@ -227,25 +227,26 @@ def unneeded_waits(kernel: Kernel, ring: str, side: str) -> Kernel:
 
 
 def overwritten(kernel: Kernel, path: Path) -> bool:
-    """For a second store to the next element: the same thread stores to that element again, right behind it.
+    """For a second store to the next element (vector): the same thread stores to that element again, right behind it.
 
     That holds where a later statement of the same list stores without a guard to an index that is the same sum with a
-    literal that is larger by one.
+    literal that is larger by one (by the elements of the vector, as many at least).
     """
     body = kernel.body
     for i, k in zip(path[:-1:2], path[1::2], strict=True):
         body = bodies(body[i])[k]
     own = body[path[-1]]
-    if not isinstance(own, Store):
+    if not isinstance(own, Store | StoreVector):
         return False
     base, at = _sum(own.place.index[-1])
+    count = own.count if isinstance(own, StoreVector) else 1
     for later in body[path[-1] + 1 :]:
-        if not isinstance(later, Store):
+        if not isinstance(later, type(own)) or (isinstance(later, StoreVector) and later.count < count):
             continue
         same = (
             replace(later.place, index=own.place.index) == own.place and later.place.index[:-1] == own.place.index[:-1]
         )
-        if same and later.guard is None and _sum(later.place.index[-1]) == (base, at + 1):
+        if same and later.guard is None and _sum(later.place.index[-1]) == (base, at + count):
             return True
     return False
 

@@ -13,12 +13,19 @@ from emmy.ir.build import scalar
 from emmy.ir.kernel import Kernel
 from emmy.ir.loop import Body, Out, ax, fold, load
 from tests import bodies as B
+from tests.codegen import small as K
 from tests.codegen.hopper_fixture import hopper_gemm
 from tests.simulate import fixtures
 from tests.simulate.cases import GROUPS, RULESETS, Case, S, in_tf32, one, partial_linear, partial_sum, sampled
 
 # Tiles are rings: only with several turns does every statement of them matter.
 LONG: Final = {
+    "map_shifted": (
+        # more than a block takes of the largest rows
+        one("copy 430x77 to 80", K.padded_copy(430, 77, 80), True),
+        one("from the fourth column", K.padded_copy(531, 67, 64, "f16", skip=3), True),
+        one("copy 530x61 to 64 f32", K.padded_copy(530, 61, 64, "f32"), True),
+    ),
     "mma": (
         one("linear 33x40x264", B.linear(33, 40, 264), True),
         one("linear 40x24x263", B.linear(40, 24, 263, "f16"), True),

@@ -14,6 +14,7 @@ from emmy.egraph.schedule import schedule_rows
 from emmy.ir.loop import Body
 from emmy.ir.schedule import Row
 from tests import bodies as B
+from tests.codegen import small as K
 from tests.simulate.cases import CARD, RULESETS, one
 from tests.simulate.runner import checked
 
@@ -66,6 +67,16 @@ def test_lines_are_stored_lane_beside_lane_and_no_bank_is_asked_twice(columns: i
     words = m * 2 * -(-columns // 64)
     assert lines.sectors_written <= 5 * words + 2 * 2 * m
     assert alone.sectors_written > 3 * lines.sectors_written
+
+
+@pytest.mark.parametrize("skip", range(4))
+def test_runs_that_begin_anywhere_are_read_in_vectors_and_nothing_outside(skip: int) -> None:
+    rows, n = 61, 251
+    found = counters(K.padded_copy(rows, n, 256, skip=skip), "map", "WORK=t64,TILE=f8,REDUCE=,STAGE=,RASTER=")
+    chunks = rows * 256 // 8
+    # two vectors for each, whose neighbours share sectors, and chunks at the operand's end again, one by one
+    assert 0 <= found.bytes_read - 2 * 16 * chunks <= 2 * 16
+    assert found.sectors_read < 2 * chunks * 16 // 32 + 2 * chunks * 16 // 512 * 2
 
 
 def test_threads_whose_chunks_lie_in_no_order_read_nothing_behind_an_operand() -> None:

@@ -2,15 +2,17 @@
 
     WORK=t256,TILE=f2x8    256 threads a block, two vectors of 8 elements a thread (f8: one vector, empty: one element)
 
-Loads and stores that are aligned runs over the vector move in copies of up to 16 bytes; others go element by element.
+Loads and stores that are aligned runs over the vector move in copies of up to 16 bytes, loads of runs that begin at any
+element in the aligned vectors around them; others go element by element.
 What does not fill a vector at the end is done one element at a time by one thread.  A block covers a tile of
 threads x vectors, so neighbouring threads touch neighbouring vectors.
 """
 
 from __future__ import annotations
 
-from emmy.codegen.expr import BID, TID, Code, add, both, compare, convert, div, lt, mod, mul, sub
+from emmy.codegen.expr import BID, TID, Code, add, both, compare, convert, div, i32, lt, mod, mul, sub
 from emmy.codegen.families.pointwise import Pointwise
+from emmy.codegen.families.shifted import arrays_of, shifted
 from emmy.codegen.scalar import Scalars, Scope
 from emmy.errors import LoweringError
 from emmy.ir.build import iadd, idiv, imod
@@ -70,28 +72,36 @@ class _Map:
             if self.width == 1:
                 self.write_results.element(scope)
                 return
-            arrays = self.write_results.arrays(inner)
+            arrays, runs = self.write_results.arrays(inner), shifted(self.s, self.v, inner, 1)
             self.write_results.load(scope, arrays)
-            self.write_results.compute(scope, arrays)
+            for run in runs:
+                run.read(scope, i32(0))
+            for run in runs:
+                run.shift(scope, i32(0))
+            self.write_results.compute(scope, {**arrays, **arrays_of(runs)})
 
     def _groups(self, code: Code, root: Scope, q: X, whole: X) -> None:
         """All loads first, so that their latencies overlap."""
-        arrays = self.write_results.arrays(code, self.repeats)
+        arrays, runs = self.write_results.arrays(code, self.repeats), shifted(self.s, self.v, code, self.repeats)
         for loading in (True, False):
-            if loading and not arrays:
+            if loading and not (arrays or runs):
                 continue
             with code.loop("r", self.repeats, unroll=0) as (body, r):
                 at = body.let("group", add(q, mul(convert(r, q.type), self.threads)))
                 if loading:
                     scope = Scope(body, root, {self.v.group: at})
                     self.write_results.load(scope, arrays, mul(r, self.width), lt(at, whole))
+                    for run in runs:
+                        run.read(scope, r)
                     continue
                 with body.when(lt(at, whole)) as inner:
                     scope = Scope(inner, root, {self.v.group: at})
                     if self.width == 1:
                         self.write_results.element(scope)
-                    else:
-                        self.write_results.compute(scope, arrays, mul(r, self.width))
+                        continue
+                    for run in runs:
+                        run.shift(scope, r)
+                    self.write_results.compute(scope, {**arrays, **arrays_of(runs)}, mul(r, self.width))
 
     def _tail(self, code: Code, root: Scope, q: X, whole: X) -> None:
         """The elements after the last whole vector, by the thread whose group it would be."""

@@ -6,17 +6,19 @@ All results share their axes, which are walked as one linear index in the order 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from emmy.ir.build import iadd, idiv, imul, scalar
 from emmy.ir.dtype import dtype
-from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Out, Scan, ax, const, load
+from emmy.ir.integer import bounds
+from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Out, Scan, Tensor, ax, const, load, visit
 from emmy.ir.views.affine import Affine, affine
-from emmy.ir.views.flat import Flatten, decode, total, uniform, unit_run, vector
+from emmy.ir.views.flat import Flatten, decode, lane_step, total, uniform, unit_run, vector
 from emmy.ir.views.memo import VIEWS
 
+VECTOR_BYTES = 16  # of the vectors around a run that begins anywhere
 Guard = tuple[Expr, bool]  # a condition, and the value that it must have
 
 
@@ -73,13 +75,17 @@ class Vectors:
     wide_stores: tuple[bool, ...]
     # where a result may be stored, by its number: an update stores nothing out of range
     inside: tuple[tuple[int, Expr], ...] = ()
+    # loads of one run that may begin at any element
+    shifted: tuple[Staged, ...] = ()
 
 
 def vectors(view: MapView, width: int) -> Vectors:
     """The map with `width` neighbours a thread."""
     lane = ax("u", width)
     group = ax("q", idiv(iadd(view.count, width - 1), width))
-    return rewrite(view.body.outs, Flatten(view.body.slots), view.axes, group, lane)
+    found = rewrite(view.body.outs, Flatten(view.body.slots), view.axes, group, lane)
+    updated = {o.into for o in view.body.outs}
+    return replace(found, shifted=shifted_loads(found, view.body.slots, updated))
 
 
 def rewrite(outs: Sequence[Out], flatten: Flatten, axes: Sequence[Ax], group: Ax, lane: Ax) -> Vectors:
@@ -140,6 +146,34 @@ def _moves(node: Load, lane: Ax, group: Ax) -> bool:
     return vector(node, lane)
 
 
+def shifted_loads(v: Vectors, slots: Sequence[Tensor], updated: Collection[int]) -> tuple[Staged, ...]:
+    """Loads of neighbours that do not begin at multiples of the lanes, as vectors around them can be read.
+
+    They make up vectors of 16 bytes and never begin before their operand, which has two such vectors at least and is
+    not one of those `updated`, of which no thread reads what another may write.
+    """
+    seen: dict[Expr, None] = {}
+    for value in v.values:
+        visit(value, seen)
+    moved = {s.load for s in v.staged}
+    loads = (x for x in seen if isinstance(x, Load) and x not in moved)
+    found = [x for x in loads if x.slot not in updated and _runs(x, v.lane) and _holds(slots[x.slot], v.lane)]
+    return tuple(Staged(x, ()) for x in sorted(found, key=lambda x: x.text))
+
+
+def _runs(node: Load, lane: Ax) -> bool:
+    (index,) = node.index
+    low = bounds(index)[0]
+    return lane_step(index, lane) == 1 and not _reads(index) and low is not None and low >= 0
+
+
+def _holds(operand: Tensor, lane: Ax) -> bool:
+    bytes, least = dtype(operand.dtype).bytes, 1
+    for e in operand.shape:
+        least *= int(e.value) if isinstance(e, Const) else 1
+    return (lane.size or 1) * bytes % VECTOR_BYTES == 0 and bytes <= 4 and least * bytes >= 2 * VECTOR_BYTES
+
+
 def _reads(e: Expr) -> bool:
     return isinstance(e, Load) or any(_reads(c) for c in e.children)
 
@@ -154,4 +188,4 @@ def access_bytes(view: MapView, width: int) -> tuple[int, ...]:
     return (*loads, *stores)
 
 
-__all__ = ["MapView", "Staged", "Vectors", "access_bytes", "map_view", "rewrite", "vectors"]
+__all__ = ["VECTOR_BYTES", "MapView", "Staged", "Vectors", "access_bytes", "map_view", "rewrite", "vectors"]
