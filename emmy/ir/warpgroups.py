@@ -139,13 +139,16 @@ class Warpgroups:
         return (*REGISTERS[self.groups], 1)
 
     def at_once(self, sums: int, left: Callable[[int], int]) -> int:
-        """Steps of a tile whose left factors are computed together: all that fit the registers of as many blocks.
+        """Steps of a tile whose left factors are computed together: up to half of them, as long as no block of an SM
+        has to leave it.
 
         `left(steps)`: registers of a thread in which those of so many steps are computed.
         """
         _, given, resident = self.registers(sums, left(1))
         room = given or min(MOST, FILE // (resident * self.threads) // 8 * 8)
-        more = [d for d in range(2, self.steps + 1) if self.steps % d == 0 and self._needs(sums, left(d)) <= room]
+        more = [
+            d for d in range(2, self.steps // 2 + 1) if self.steps % (2 * d) == 0 and self._needs(sums, left(d)) <= room
+        ]
         return max(more, default=1)
 
     def _needs(self, sums: int, left: int) -> int:

@@ -356,6 +356,16 @@ def test_a_left_factor_is_fenced_after_it_is_computed() -> None:
         verify(_alone(late), CARD)
 
 
+def test_a_left_factor_is_no_copy_of_other_registers() -> None:
+    """A compiler makes both one register, which then changes while the product before may still read it."""
+    zero = [Assign(Elem(n, i32(q), "u32"), Lit(0, "u32")) for n in ("left", "next") for q in range(4)]
+    copy = Assign(Elem("left", i32(1), "u32"), Elem("next", i32(1), "u32"))
+    product = (WgmmaFence(), _from_registers("left"), WgmmaCommit(), WgmmaWait(0))
+    verify(_alone((*zero, *product)), CARD)
+    with pytest.raises(KernelError, match="left is a copy"):
+        verify(_alone((*zero, copy, *product)), CARD)
+
+
 def computed() -> Kernel:
     """A product whose left factor consumers compute."""
     row = "WORK=w8x1+p4,TILE=wgmma_m64n128k16_bf16_f32/f1x1/k4,REDUCE=,STAGE=d4/smem-tma/reg,RASTER="
@@ -368,8 +378,8 @@ def test_factors_that_consumers_compute_pass() -> None:
 
 COMPUTED: dict[str, tuple[Callable[[S], tuple[S, ...]], str]] = {
     "a wait for one group less": (
-        lambda s: (WgmmaWait(1),) if s == WgmmaWait(0) else (s,), "while a wgmma may still read it"),
-    "no wait": (lambda s: () if s == WgmmaWait(0) else (s,), "while a wgmma may still read it"),
+        lambda s: (WgmmaWait(2),) if s == WgmmaWait(1) else (s,), "is changed while a wgmma may still read it"),
+    "no wait": (lambda s: () if s == WgmmaWait(1) else (s,), "is changed while a wgmma may still read it"),
     "no fence": (lambda s: () if s == WgmmaFence() else (s,), "no WgmmaFence between the registers' last use"),
     "raw tiles read too early": (
         lambda s: () if isinstance(s, RingWait) and s.side == "full" else (s,), "is read before the slot's wait"),

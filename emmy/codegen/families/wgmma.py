@@ -28,7 +28,7 @@ from emmy.codegen.families.frame import Frame, static
 from emmy.codegen.families.parts import Finish, Parts
 from emmy.codegen.families.wgmma_gather import Gather
 from emmy.codegen.families.wgmma_lines import line_buffers
-from emmy.codegen.families.wgmma_registers import Fragments
+from emmy.codegen.families.wgmma_registers import SETS, Fragments
 from emmy.codegen.families.wgmma_results import Results
 from emmy.codegen.families.wgmma_stream import Stream
 from emmy.codegen.families.wgmma_tiles import staged as staged_result
@@ -379,14 +379,17 @@ class _Wgmma:
             self._release(code)
 
     def _computed(self, code: Code, acc: Sequence[Var], slot: X, k0: X, fragments: Fragments, begin: bool) -> None:
-        """Groups of steps: while the products of one run, the left factors of the next are computed."""
-        for s in range(0, self.c.steps, self.at_once):
-            fragments.compute(code, slot, s, k0)
-            if not begin or s > 0:
-                code.emit(WgmmaWait(0))  # the products that read the registers are done
-            if not begin and s == 0:
+        """Groups of steps: while the products of one run, the left factors of the next go into the other set.
+
+        Two of them or four make a tile, so that the compiler sees which set a product reads.  Copies from one set to
+        the other would not do: it takes them for the registers that are copied, which products may still read.
+        """
+        for number, s in enumerate(range(0, self.c.steps, self.at_once)):
+            if not begin or number >= SETS:
+                code.emit(WgmmaWait(SETS - 1))  # the products that read this set are done
+            if not begin and number == SETS - 1:
                 self._release(code)
-            fragments.hand_over(code)
+            fragments.compute(code, slot, s, k0)
             code.emit(WgmmaFence())
             for k in range(s, s + self.at_once):
                 self._step(code, acc, slot, k, fragments, begin and k == 0)

@@ -2,9 +2,8 @@
 
 A thread reads the elements of its own fragment (of 16-bit products 16-bit ones by ldmatrix, which also turns tiles that
 lie along the rows), does the factor's arithmetic in f32, rounds to the product's type and packs.  There are two sets of
-fragments: one is computed while products read the other, which takes it over when they are done.  A set has those of
-several steps where there are registers for them: a step waits for its raw elements, so alone it would take most of its
-time waiting.
+fragments: one is computed while products read the other.  A set has those of several steps where there are registers
+for them: a step waits for its raw elements, so alone it would take most of its time waiting.
 
 Register q of a fragment holds row 16 warp + lane / 4 + 8 (q % 2), of a step the elements 8 (q / 2) + 2 (lane % 4) + 0
 and 1, or in tf32 the one element 4 (q / 2) + lane % 4 (PTX ISA manual, register fragments of wgmma).
@@ -34,17 +33,17 @@ from emmy.ir.views.converted import FRAGMENT, Converted, Left, together
 from emmy.ir.views.product import HALVES
 from emmy.ir.warpgroups import GROUP, Warpgroups
 
+SETS: Final = 2
 QUAD: Final = 4  # threads of a row
 
 
 @dataclass
 class Computed:
-    """One factor's registers: `ready` for products and `made` meanwhile, [step, fragment, register]; values `held` of
-    each row, raw elements `along` the sum."""
+    """One factor's registers: `sets` of fragments, each [step, fragment, register]; values `held` of each row, raw
+    elements `along` the sum."""
 
     how: Converted
-    ready: Var
-    made: Var
+    sets: list[Var]
     held: dict[Expr, Var]
     along: dict[Load, Var]
     # functions without branches, which would make the compiler wait for products before it computes the next factors
@@ -85,10 +84,10 @@ class Fragments:
 
     def _registers(self, code: Code, how: Converted) -> Computed:
         f = self.c.fragments
-        ready, made = (code.declare(name, "u32", count=FRAGMENT * f * self.at_once) for name in ("factor", "made"))
+        sets = [code.declare("factor", "u32", count=FRAGMENT * f * self.at_once) for _ in range(SETS)]
         held = {e: code.declare("held", e.type, count=2 * f) for e in how.held}
         along = {n: code.declare("along", n.dtype, count=2 * self.each * self.c.steps) for n in how.along}
-        return Computed(how, ready, made, held, along, coarse_factor(how.part.value, self.c.type))
+        return Computed(how, sets, held, along, coarse_factor(how.part.value, self.c.type))
 
     def _row(self, i: X, h: X | int) -> X:
         """The thread's row of the block: the upper (h = 0) or the lower one of fragment i."""
@@ -148,18 +147,15 @@ class Fragments:
             for (s, i), raw in zip(some, raws, strict=True):
                 for q in range(FRAGMENT):
                     elements = [self._element(code, one, raw, i32(i), first + s, k0, q, e) for e in range(self.each)]
-                    code.assign(elem(one.made, self._at(s, i) + q), self._register(elements))
+                    code.assign(elem(self._set(one, first), self._at(s, i) + q), self._register(elements))
 
     def _register(self, elements: Sequence[X]) -> X:
         if self.each > 1:
             return call(f"pack_{self.c.type}x2", *elements, type="u32")
         return call("bits_of_f32", call("round_tf32", *elements, type="f32"), type="u32")
 
-    def hand_over(self, code: Code) -> None:
-        """What was computed, to the products: those before are done."""
-        for one in self.computed.values():
-            with code.loop("q", FRAGMENT * self.c.fragments * self.at_once, unroll=0) as (inner, q):
-                inner.assign(elem(one.ready, q), elem(one.made, q))
+    def _set(self, one: Computed, step: int) -> Var:
+        return one.sets[step // self.at_once % SETS]
 
     def _at(self, s: int, i: int) -> int:
         """First register of a fragment, of step `s` of those that are computed at once."""
@@ -216,7 +212,7 @@ class Fragments:
         """The registers of a part's fragment i for the step's product; None for a part that lies in shared memory."""
         if part not in self.computed:
             return None
-        array, at = self.computed[part].ready, self._at(step % self.at_once, i)
+        array, at = self._set(self.computed[part], step), self._at(step % self.at_once, i)
         a, b, c, d = (elem(array, at + q) for q in range(FRAGMENT))
         return a, b, c, d
 
@@ -232,4 +228,4 @@ def _value(array: Var, at: int, dtype: str) -> X:
     )
 
 
-__all__ = ["Fragments"]
+__all__ = ["SETS", "Fragments"]

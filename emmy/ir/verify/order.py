@@ -49,6 +49,7 @@ from emmy.ir.kernel import (
     StoreVector,
     TmaLoad,
     TmaStore,
+    Var,
     WarpSync,
     Wgmma,
     WgmmaCommit,
@@ -114,6 +115,7 @@ class _Order:
         self.open = Group()
         self.fenced = False
         self.touched: set[str] = set()  # registers used since the last WgmmaFence
+        self.copies: set[str] = set()  # registers that are copies of others
         self.written: dict[str, Mask | None] = {}  # by ordinary stores, no fence of the proxy since
         self.apart: dict[str, Mask | None] = {}  # fenced, but not synchronized with other threads
         self.sent: list[list[Sent]] = []
@@ -238,12 +240,19 @@ class _Order:
         factors = set().union(*(g.factors for g in (*self.groups, self.open))) & _changed(s)
         if factors:
             raise self.fail(s, f"{min(factors)} is changed while a wgmma may still read it")
+        if isinstance(s, Assign) and isinstance(s.value, Elem | Var):
+            self.copies |= _changed(s)
         self.touched |= names
 
     def product(self, step: Step, s: Wgmma) -> None:
         factors = set().union(*(names_in(x) for x in s.a)) if isinstance(s.a, tuple) else set()
         if not self.fenced or self.touched & ({s.acc} | factors):
             raise self.fail(s, "no WgmmaFence between the registers' last use and this wgmma")
+        if factors & self.copies:
+            name = min(factors & self.copies)
+            raise self.fail(
+                s, f"{name} is a copy: compilers take it for what it is copied from, which may change early"
+            )
         self.open.writes.add(s.acc)
         self.open.factors |= factors
         for m in (s.a, s.b):
