@@ -273,7 +273,7 @@ class Maker:
 
     def memory(self) -> S:
         form = self.pick(("load", "load", "store", "load vector", "store vector", "shift vector", "atomic", "async"))
-        place = self.place(rank=form in ("load", "store"))
+        place = self.place(rank=form in ("load", "load vector", "store"))
         if form == "load":
             guard, fill, type = self.some(), self.some(), self.pick(TYPES)
             return Load(self.register(type), type, place, guard, fill)

@@ -402,10 +402,10 @@ REMOTE: dict[str, tuple[Callable[[], Kernel], str]] = {
     "a vector of another block": (
         lambda: edited(shared_scalars(), lambda s: (replace(s, place=replace(s.place, rank=i32(1))),)
                        if isinstance(s, StoreVector) and s.place.space == "shared" else (s,)),
-        "only a load or store of shared memory in a cluster names another block"),
+        "only loads and stores of shared memory in a cluster name another block"),
     "another block without a cluster": (
         lambda: replace(shared_scalars(), cluster=(1, 1, 1)),
-        "only a load or store of shared memory in a cluster names another block"),
+        "only loads and stores of shared memory in a cluster name another block"),
 }  # fmt: skip
 
 

@@ -133,7 +133,7 @@ LONG: Final = {
         one("two sums", B.swiglu(17, 24, 1032)),
     ),
     "wgmma_told": (
-        one("scale in the epilogue", B.rms_linear(65, 40, 1040)),
+        one("scale in the epilogue, f16", B.rms_linear(65, 40, 1040, "f16")),
         one("scale of plain rows", B.scaled_linear(33, 72, 1032, "f16")),
         one("greatest of a row", B.scaled_linear(72, 40, 1040, by="max")),
     ),

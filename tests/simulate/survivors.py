@@ -53,6 +53,10 @@ SINGLE: Final = (
     "More threads read single elements, which is right everywhere, and no chunk of that tile reaches the end."
 )
 LAST: Final = "The release of the last tile: nobody waits for its place in the ring again."
+_LAST_FENCE: Final = (
+    lambda kernel, m: _of("wgmma", r"fence async shared$")(kernel, m) and not in_loop(kernel, m.path),
+    LAST,
+)
 # operator -> (where it holds, why the mutant then does the same)
 REASONS: Final[dict[str, tuple[tuple[Holds, str], ...]]] = {
     "loop bound + 1": (
@@ -94,6 +98,10 @@ REASONS: Final[dict[str, tuple[tuple[Holds, str], ...]]] = {
             "Two threads share the row and both hold its sum: the other one stores it.",
         ),
         (
+            _of("wgmma", r"m_scalar\d+\[.* = total  where \(tid & 1\) < 1$"),
+            "Two threads share the row and both hold its sum: the other one stores it.",
+        ),
+        (
             _last_release,
             LAST,
         ),
@@ -116,6 +124,8 @@ REASONS: Final[dict[str, tuple[tuple[Holds, str], ...]]] = {
         ),
     ),
     "ring arrive dropped": ((_last_release, LAST),),
+    "proxy fence dropped": (_LAST_FENCE,),
+    "proxy fence behind the release": (_LAST_FENCE,),
     "warp sync dropped": ((_last_release, LAST),),
     "arrived twice": ((_last_release, LAST),),
     "guard dropped": (

@@ -24,6 +24,7 @@ from emmy.ir.kernel import (
     BulkWait,
     Elem,
     Lit,
+    LoadVector,
     NamedBarrier,
     Place,
     ProxyFence,
@@ -42,6 +43,7 @@ from emmy.ir.warpgroups import GROUP, Warpgroups
 
 # the named barrier of all consumers after their last products; groups that take turns, by the same one, deposit nothing
 DRAINED: Final = 4
+WIDE: Final = 4  # neighbours of which a thread reads what all blocks have deposited: 16 bytes from each
 PAD = 8  # f32 beside a row of deposited sums: neighbours of a column lie in other banks
 
 
@@ -127,11 +129,11 @@ class Results:
 
     # -- what the ways share
 
-    def _epilogue(self, b: Blocks) -> Epilogue:
+    def _epilogue(self, b: Blocks, width: int = 2) -> Epilogue:
         v, c = self.v, self.c
         m = Side(v.m, b.m_total, fits(b.m_total, c.long))
         n = Side(v.n, b.n_total, fits(b.n_total, c.n))
-        return Epilogue(self.f, v.body.outs, n if c.swapped else m, m if c.swapped else n, b.batch, 2)
+        return Epilogue(self.f, v.body.outs, n if c.swapped else m, m if c.swapped else n, b.batch, width)
 
     def _held(self, acc: Sequence[Var], at: X) -> Held:
         """The sums of the pair whose first register is `at`."""
@@ -279,36 +281,40 @@ class Results:
 
     def combine(self, code: Code, b: Blocks) -> None:
         """By all threads of a cluster's blocks: each block stores its share of the results."""
-        c, epilogue = self.c, self._epilogue(b)
+        c, epilogue = self.c, self._epilogue(b, WIDE)
+        if not epilogue.whole:
+            epilogue = self._epilogue(b)
+        width = epilogue.width
         lines, along = (c.n, c.long) if c.swapped else (c.long, c.n)
-        pairs = lines * along // 2
-        share = -(-pairs // c.parts)
+        some = lines * along // width
+        share = -(-some // c.parts)
         first = add(mul(Builtin("cluster_rank"), share), TID) if c.parts > 1 else TID
         last = add(mul(Builtin("cluster_rank"), share), share) if c.parts > 1 else i32(share)
-        if pairs % c.parts:
-            last = select(lt(last, pairs), last, i32(pairs))
-        with code.loop("pair", last, start=first, step=c.threads) as (inner, pair):
-            line = inner.let("line", div(pair, along // 2))
-            at = inner.let("at", mul(mod(pair, along // 2), 2))
+        if some % c.parts:
+            last = select(lt(last, some), last, i32(some))
+        with code.loop("group", last, start=first, step=c.threads) as (inner, group):
+            line = inner.let("line", div(group, along // width))
+            at = inner.let("at", mul(mod(group, along // width), width))
             sums = zip(self.v.sums, self.deposits, strict=True)
-            held: dict[Expr, list[X]] = {s.node: self._sum(inner, d, line, at) for s, d in sums}
+            held: dict[Expr, list[X]] = {s.node: self._sum(inner, d, line, at, width) for s, d in sums}
             row, column = (at, line) if c.swapped else (line, at)
             m, n = add(b.m0, row), add(b.n0, column)
             epilogue.store(inner, n if c.swapped else m, m if c.swapped else n, held, self._known(row, column))
 
-    def _sum(self, code: Code, buffer: Buffer, line: X, at: X) -> list[X]:
-        """A pair's sums over the blocks of the cluster, always in the same order."""
-        c = self.c
-        pair: list[X] = []
-        for e in range(2):
-            index = (line, add(at, e))
-            ranks = [None] if c.parts == 1 else [i32(p) for p in range(c.parts)]
-            found: list[X] = [code.load("part", "f32", Place("shared", buffer.name, index, "f32", r)) for r in ranks]
-            total = found[0]
-            for x in found[1:]:
-                total = call("add", total, x, type="f32")
-            pair.append(total if len(found) == 1 else code.let("total", total))
-        return pair
+    def _sum(self, code: Code, buffer: Buffer, line: X, at: X, count: int = 2) -> list[X]:
+        """The sums of neighbours over the blocks of the cluster, always in the same order."""
+        parts = []
+        for rank in [None] if self.c.parts == 1 else [i32(p) for p in range(self.c.parts)]:
+            parts.append(code.declare("part", "f32", count=count))
+            place = Place("shared", buffer.name, (line, at), "f32", rank)
+            code.emit(LoadVector(parts[-1].name, i32(0), count, place))
+        totals: list[X] = []
+        for e in range(count):
+            total: X = elem(parts[0], e)
+            for part in parts[1:]:
+                total = call("add", total, elem(part, e), type="f32")
+            totals.append(total if len(parts) == 1 else code.let("total", total))
+        return totals
 
 
 __all__ = ["PAD", "Results"]

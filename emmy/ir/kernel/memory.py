@@ -69,7 +69,7 @@ class Buffer:
 class Place:
     """A memory element.  Global: `index` is one flat element index (i32 or i64).  Shared: an index a dimension.
 
-    `rank`: of a shared buffer, that of another block of the cluster (only a `Load` or a `Store` names it).
+    `rank`: of a shared buffer, that of another block of the cluster (of a `Load`, `LoadVector` or `Store`).
     """
 
     space: Literal["global", "shared"]

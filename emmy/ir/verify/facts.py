@@ -17,6 +17,7 @@ from emmy.ir.kernel import (
     Kernel,
     Lit,
     Load,
+    LoadVector,
     Param,
     Place,
     S,
@@ -118,9 +119,9 @@ class Facts:
             for i, n in zip(p.index, b.shape, strict=True):
                 if isinstance(i, Lit) and not 0 <= int(i.value) < n:
                     raise self.fail(s, f"index {i.value} of {p.buffer}, which has {n}")
-        there = isinstance(s, Load | Store) and p.space == "shared" and self.k.cluster != (1, 1, 1)
+        there = isinstance(s, Load | LoadVector | Store) and p.space == "shared" and self.k.cluster != (1, 1, 1)
         if p.rank is not None and not there:
-            raise self.fail(s, "only a load or store of shared memory in a cluster names another block")
+            raise self.fail(s, "only loads and stores of shared memory in a cluster name another block")
         return max(self.value(s, i) for i in (*p.index, *(() if p.rank is None else (p.rank,))))
 
     # -- values

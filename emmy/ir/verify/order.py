@@ -83,7 +83,7 @@ class Sent:
 
 def _remote(s: S) -> bool:
     """Uses the shared memory of another block of the cluster."""
-    if isinstance(s, Load | Store):
+    if isinstance(s, Load | LoadVector | Store):
         return s.place.rank is not None
     return (isinstance(s, RingArrive) and s.rank is not None) or (isinstance(s, TmaLoad) and s.multicast is not None)
 
