@@ -3,6 +3,7 @@
     budget     threads, shared memory and registers of the target; statements that it has (`emmy.ir.verify.since`)
     names      unique, declared before use, of one type; only `Declare`d registers are assigned, only results stored
     places     parameters and shared buffers exist and have the place's type and dimensions; vectors are 1 to 16 bytes
+               and begin at multiples of their size (`emmy.ir.verify.alignment`)
     barriers   every thread of the block reaches them; every lane of the warp reaches shuffles, ldmatrix and mma; every
                thread of the warpgroup reaches wgmma
     copies     what cp.async brings is read only after a wait and a barrier, and its slot refilled after its last read
@@ -32,6 +33,7 @@ from emmy.ir.kernel import (
     walk,
 )
 from emmy.ir.target import Target
+from emmy.ir.verify.alignment import check_alignment
 from emmy.ir.verify.arrivals import check_arrivals
 from emmy.ir.verify.control import Checker, check_threads
 from emmy.ir.verify.counts import check_named, check_rings
@@ -55,6 +57,7 @@ def verify(kernel: Kernel, target: Target) -> None:
     for m in kernel.maps:
         check_map(kernel, m)
     Checker(kernel, target).block(kernel.body, Spread.BLOCK)
+    check_alignment(kernel)
     check_arrivals(kernel)
     if kernel.dependent and not any(isinstance(s, DependentWait) for s in walk(kernel.body)):
         raise failure(kernel, None, "it may start early, but does not wait for the kernel before")

@@ -13,7 +13,7 @@ from functools import lru_cache
 from emmy.ir.build import iadd, idiv, imul, scalar
 from emmy.ir.dtype import dtype
 from emmy.ir.integer import bounds
-from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Out, Scan, Tensor, ax, const, load, visit
+from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Out, Scan, Tensor, ax, const, load
 from emmy.ir.views.affine import Affine, affine
 from emmy.ir.views.flat import Flatten, decode, lane_step, total, uniform, unit_run, vector
 from emmy.ir.views.memo import VIEWS
@@ -117,6 +117,18 @@ def staged_loads(values: Sequence[Expr], lane: Ax, group: Ax) -> tuple[Staged, .
 
     With one lane these are all loads that depend on the group and on no other load.  Loads inside folds are not seen.
     """
+    found = []
+    for node, ways in _paths(values).items():
+        if not _moves(node, lane, group):
+            continue
+        way = () if () in ways else next(iter(ways)) if len(ways) == 1 else None
+        if way is not None and all(uniform(c, lane) and not _reads(c) for c, _ in way):
+            found.append(Staged(node, way))
+    return tuple(sorted(found, key=lambda s: s.load.text))
+
+
+def _paths(values: Sequence[Expr]) -> dict[Load, set[tuple[Guard, ...]]]:
+    """The conditions under which each load is reached, in every way; loads inside folds are left out."""
     paths: dict[Load, set[tuple[Guard, ...]]] = {}
     seen: set[tuple[Expr, tuple[Guard, ...]]] = set()
     stack: list[tuple[Expr, tuple[Guard, ...]]] = [(v, ()) for v in values]
@@ -125,19 +137,14 @@ def staged_loads(values: Sequence[Expr], lane: Ax, group: Ax) -> tuple[Staged, .
         if (node, guards) in seen:
             continue
         seen.add((node, guards))
-        if isinstance(node, Load) and _moves(node, lane, group):
+        if isinstance(node, Load):
             paths.setdefault(node, set()).add(guards)
         if isinstance(node, Op) and node.name == "where":
             cond, yes, no = node.args
             stack += [(cond, guards), (yes, (*guards, (cond, True))), (no, (*guards, (cond, False)))]
         elif not isinstance(node, Fold | Scan | Online):
             stack += [(c, guards) for c in node.children]
-    found = []
-    for node, ways in paths.items():
-        way = () if () in ways else next(iter(ways)) if len(ways) == 1 else None
-        if way is not None and all(uniform(c, lane) and not _reads(c) for c, _ in way):
-            found.append(Staged(node, way))
-    return tuple(sorted(found, key=lambda s: s.load.text))
+    return paths
 
 
 def _moves(node: Load, lane: Ax, group: Ax) -> bool:
@@ -150,21 +157,22 @@ def shifted_loads(v: Vectors, slots: Sequence[Tensor], updated: Collection[int])
     """Loads of neighbours that do not begin at multiples of the lanes, as vectors around them can be read.
 
     They make up vectors of 16 bytes and never begin before their operand, which has two such vectors at least and is
-    not one of those `updated`, of which no thread reads what another may write.
+    not one of those `updated`, of which no thread reads what another may write.  The vectors are read whatever
+    conditions say, so that none of these may hang on data: it could hold for a few of all points.
     """
-    seen: dict[Expr, None] = {}
-    for value in v.values:
-        visit(value, seen)
-    moved = {s.load for s in v.staged}
-    loads = (x for x in seen if isinstance(x, Load) and x not in moved)
-    found = [x for x in loads if x.slot not in updated and _runs(x, v.lane) and _holds(slots[x.slot], v.lane)]
+    found = []
+    for x, ways in _paths(v.values).items():
+        by_data = any(_reads(c) for way in ways for c, _ in way)
+        if not by_data and x.slot not in updated and _runs(x, v.lane) and _holds(slots[x.slot], v.lane):
+            found.append(x)
     return tuple(Staged(x, ()) for x in sorted(found, key=lambda x: x.text))
 
 
 def _runs(node: Load, lane: Ax) -> bool:
     (index,) = node.index
     low = bounds(index)[0]
-    return lane_step(index, lane) == 1 and not _reads(index) and low is not None and low >= 0
+    anywhere = lane_step(index, lane) == 1 and not vector(node, lane)
+    return anywhere and not _reads(index) and low is not None and low >= 0
 
 
 def _holds(operand: Tensor, lane: Ax) -> bool:
