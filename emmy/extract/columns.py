@@ -52,6 +52,7 @@ class Columns:
     bits: Array
     exchange: Array
     stream: Array
+    apart: Array
 
     def of(self, *families: str) -> Mask:
         return np.isin(self.family, families)

@@ -32,7 +32,7 @@ _SIZES: Final = (
     "reduce_threads", "splits", "run", "flight", "hold_m", "hold_n", "group", "shares",
     "exchange", "bits",
 )  # fmt: skip
-_FLAGS: Final = ("held", "direct", "persist", "turns", "staged", "swapped", "stream")
+_FLAGS: Final = ("held", "direct", "persist", "turns", "staged", "swapped", "stream", "apart")
 _WORK: Final = (
     "bytes", "stored", "tensor_flops", "scalar_flops", "slots", "points", "rows", "fold_length", "depth", "levels",
     "element", "operands", "dots", "m", "n", "k", "batch", "intensity", "floor", "strided", "strided_store", "rescales",

@@ -22,7 +22,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -189,7 +189,8 @@ def recorded(
 ) -> tuple[list[GoldenRow], list[KernelRecord]]:
     """What a golden file of this regime holds: one measurement of each (body, sizes, row) of the store.
 
-    Rows of `former` that were not measured again stay.  A row whose body's Loop IR is not in the store stays out: it
+    Rows of `former` that were not measured again stay; a row that was once drawn uniformly is one of that sample for
+    good, however it came to be measured again.  A row whose body's Loop IR is not in the store stays out: it
     could not be checked.
     """
     kernels = {k.body: k for k in (*(former.bodies if former else ()), *store.kernels())}
@@ -203,7 +204,10 @@ def recorded(
         if former is not None and (former.regime == regime or r.measurement is None)
     }
     for key, measurements in groups.items():
-        counted = max(measurements, key=standing)
+        counted, before = max(measurements, key=standing), rows.get(key)
+        earlier = before.measurement if before is not None else None
+        if any(m.uniform for m in measurements) or (earlier is not None and earlier.uniform):
+            counted = replace(counted, drawn="uniform")
         rows[key] = GoldenRow(key[0], kernels[key[0]].name, key[1], key[2], key[3], counted)
     used = {r.body for r in rows.values()}
     return list(rows.values()), [k for body, k in kernels.items() if body in used]

@@ -32,10 +32,12 @@ import numpy as np
 from emmy.extract.columns import Array, Columns, Mask
 from emmy.extract.constants import (
     CLUSTER_SECONDS,
+    CLUSTER_SMS,
     FACTOR_CLOCKS,
     FITTED,
     FRAGMENT_CLOCKS,
     FUSED,
+    LINES,
     PRODUCERS,
     ROW_CLOCKS,
     SECTOR_BYTES,
@@ -134,12 +136,16 @@ class _Model:
         self.resident = np.maximum(1.0, 0.9 * np.floor(np.min(limits, axis=0)) + 0.1 * np.min(limits, axis=0))
         self.spread = np.minimum(self.resident, np.maximum(1.0, c.blocks / t.sms))
         self.active = np.minimum(float(t.sms), np.maximum(1.0, c.blocks))
-        waves = c.blocks / (t.sms * self.resident)
+        in_cluster = c.of("wgmma") & (c.exchange == 0.0)
+        cluster = np.maximum(c.shares, np.where(in_cluster, c.splits, 1.0))
+        # clusters lie within a group of SMs, of which the last few hold none of four blocks
+        sms = np.where(cluster > 2.0, CLUSTER_SMS * t.sms, t.sms)
+        waves = c.blocks / (sms * self.resident)
         # blocks start as others end, so the last wave is rarely a whole one
         self.waves = np.maximum(1.0, 0.5 * (waves + np.ceil(waves)))
         self.waves = np.where(c.stream == 1.0, np.maximum(1.0, waves), self.waves)
         # the fullest SM's share of the blocks against the average one's
-        self.quantized = np.ceil(c.blocks / t.sms) * t.sms / np.maximum(1.0, c.blocks)
+        self.quantized = np.ceil(c.blocks / sms) * t.sms / np.maximum(1.0, c.blocks)
         self.quantized = np.where(c.blocks > 8 * t.sms, np.minimum(self.quantized, 1.1), self.quantized)
         self.quantized = np.where(c.stream == 1.0, STREAMED, self.quantized)
         self.warps = self.spread * np.ceil(threads / WARP)
@@ -191,6 +197,11 @@ class _Model:
             total = total + r.bytes / r.element * r.passes * self._again(r.group, True) * self._apart(r)
         clocks: Array = total * self.k.sector_clocks / self.active
         return clocks / self.t.clock
+
+    def _lines_seconds(self) -> Array:
+        """An instruction that stores an element of each of eight lines takes as many turns, after the products."""
+        clocks = self.work.stored / self.work.element / WARP * LINES / self.active
+        return np.where(self.c.apart == 1.0, clocks / self.t.clock, 0.0)
 
     def _lost(self) -> tuple[Array, Array]:
         """Share of what a row kernel reads again that has left L1, and L2: all rows in flight must fit."""
@@ -431,7 +442,7 @@ class _Model:
         waited = (compute + turns * k.dram_clocks) / np.maximum(0.8, self._ahead())
         step = np.where(self.is_wgmma, k.slot_clocks, k.step_clocks)
         step = step + (1.0 - c.direct) * k.sync_clocks
-        stepped = _norm([roofs, waited, self._factor_seconds()], 8.0) + turns * step
+        stepped = _norm([roofs, waited, self._factor_seconds()], 8.0) + turns * step + self._lines_seconds()
         roofs = np.where(self.is_tiled, stepped, roofs)
         tiled = k.dram_clocks + k.chain_clocks * alone + self._before_clocks()
         clocks = np.where(self.is_tiled, tiled, self._untiled_clocks(slots))

@@ -40,7 +40,8 @@ class KernelConfig:
     memory; `swapped`: the second factor lies along the instruction's rows (wgmma). `bits` of a factor on tensor cores:
     half of them, twice the rate. `exchange`: bytes of partial sums that the blocks which share a sum write and read
     through memory of the launch's own (0 where a cluster or another launch combines them). `stream`: blocks that stay
-    take equal shares of all stages, so that no wave is left unfilled.
+    take equal shares of all stages, so that no wave is left unfilled. `apart`: results go from registers to lines that
+    begin anywhere, an element of eight lines at a time (wgmma).
     """
 
     family: Family
@@ -71,3 +72,4 @@ class KernelConfig:
     bits: int = 16
     exchange: int = 0
     stream: bool = False
+    apart: bool = False

@@ -30,6 +30,7 @@ REGISTERS: Final = {1: (56, 240), 2: (40, 232), 3: (32, 160)}
 CLUSTER: Final = 4  # blocks at most that share a sum in their shared memory
 MOST: Final = 248  # registers of a thread
 BESIDE: Final = 64  # registers a consumer needs beside its sums
+SPARE: Final = 20  # of these, registers that factors of further steps may take: what compilers leave over
 LINES: Final = 8  # of results that a warp stores at a time where TMA cannot
 PAD: Final = 8  # elements beside such a line: stmatrix takes chunks of 16 bytes
 
@@ -145,7 +146,7 @@ class Warpgroups:
         `left(steps)`: registers of a thread in which those of so many steps are computed.
         """
         _, given, resident = self.registers(sums, left(1))
-        room = given or min(MOST, FILE // (resident * self.threads) // 8 * 8)
+        room = SPARE + (given or min(MOST, FILE // (resident * self.threads) // 8 * 8))
         more = [
             d for d in range(2, self.steps // 2 + 1) if self.steps % (2 * d) == 0 and self._needs(sums, left(d)) <= room
         ]

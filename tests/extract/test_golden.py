@@ -16,10 +16,11 @@ from emmy.extract.golden import (
     file_name,
     golden_path,
     read_golden,
+    recorded,
     write_golden,
 )
 from emmy.extract.lookup import evidence_for_compile
-from emmy.extract.records import Measurement, Regime
+from emmy.extract.records import KernelRecord, Measurement, Regime
 from emmy.extract.store import Store
 from tests.made_up import golden_rows
 
@@ -146,6 +147,18 @@ def test_file_that_is_no_golden_file_is_an_error(tmp_path, text):
     path.write_text(text)
     with pytest.raises(StoreError, match="golden file"):
         read_golden(path)
+
+
+def test_a_row_that_was_drawn_uniformly_stays_one_of_the_sample(tmp_path):
+    path = golden(tmp_path / "g.json", measurement("a", drawn="uniform"), measurement("b", drawn="top"))
+    store = Store(tmp_path / "e.duckdb")
+    store.record_kernels([KernelRecord(BODY, "(body)", "k_rms", {})])
+    again = [measurement(row, 2e-5, drawn="pick", when=9.0) for row in ("a", "b")]
+    store.record_measurements(again)
+    rows, _ = recorded(store, HERE, read_golden(path))
+    assert {r.row: (r.measurement.median, r.measurement.drawn) for r in rows} == {
+        "a": (2e-5, "uniform"), "b": (2e-5, "pick"),
+    }  # fmt: skip
 
 
 def test_header_is_checked(tmp_path):

@@ -170,6 +170,13 @@ def test_rows_of_a_block_do_not_share_what_they_compute():
     assert one < 4 * many
 
 
+def test_elements_of_many_lines_cost_after_the_products():
+    work = analyse(B.linear(4096, 4096, 4096))
+    one = KernelConfig("wgmma", 384, 512, 128, 256, 64, 16, 4, 200000, 168, persist=True)
+    boxes, apart = (predict(work, replace(one, staged=s, apart=not s), H200) for s in (True, False))
+    assert 1.05 * boxes < apart < 1.2 * boxes
+
+
 def test_more_registers_never_help():
     work, config = analyse(rms(8192, 4096)), row(8192, 4096)
     costs = [predict(work, replace(config, registers=r), H200) for r in (40, 64, 128, 255)]

@@ -309,10 +309,11 @@ class _Wgmma:
             gather.end(code)
             return
         some = Code(code.names)
+        fragments.ahead(some, mul(first, self.c.block_k))
         # the first products begin the sums, so that no register is kept from tile to tile
-        self._products(some, acc, first, gather, fragments, begin=True)
+        self._products(some, acc, first, last, gather, fragments, begin=True)
         with some.loop("t", last, start=add(first, 1)) as (loop, t):
-            self._products(loop, acc, t, gather, fragments, begin=False)
+            self._products(loop, acc, t, last, gather, fragments, begin=False)
         self._next_turn(some, index)
         some.emit(WgmmaWait(0))
         self._release(some)
@@ -355,15 +356,17 @@ class _Wgmma:
                 inner.assign(elem(total, q), call("add", elem(total, q), elem(array, q), type="f32"))
 
     def _products(
-        self, code: Code, acc: Sequence[Var], t: X, gather: Gather, fragments: Fragments, begin: bool
+        self, code: Code, acc: Sequence[Var], t: X, last: X, gather: Gather, fragments: Fragments, begin: bool
     ) -> None:
-        """Products of tile t of the summed axis; with `begin` they are the first of their sums.
+        """Products of tile t of the summed axis, of those before `last`; with `begin` the first of their sums.
 
         When they have been issued the tile before is released, as soon as its own products are done.
         """
         slot, k0 = Var(f"{self.take}_slot", "i32"), mul(t, self.c.block_k)
         if self.c.computed:
-            fragments.ahead(code, k0)
+            fragments.arrive(code)
+            following = add(t, 1)
+            fragments.ahead(code, mul(select(lt(following, last), following, t), self.c.block_k))
             code.emit(RingWait(self.take, "full"))
             self._computed(code, acc, slot, k0, fragments, begin)
             code.emit(Advance(self.take))

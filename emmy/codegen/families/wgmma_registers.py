@@ -39,13 +39,14 @@ QUAD: Final = 4  # threads of a row
 
 @dataclass
 class Computed:
-    """One factor's registers: `sets` of fragments, each [step, fragment, register]; values `held` of each row, raw
-    elements `along` the sum."""
+    """One factor's registers: `sets` of fragments, each [step, fragment, register]; values `held` of each row; raw
+    elements `along` the sum, and those of the tile `after`."""
 
     how: Converted
     sets: list[Var]
     held: dict[Expr, Var]
     along: dict[Load, Var]
+    after: dict[Load, Var]
     # functions without branches, which would make the compiler wait for products before it computes the next factors
     coarse: frozenset[Expr]
 
@@ -86,8 +87,9 @@ class Fragments:
         f = self.c.fragments
         sets = [code.declare("factor", "u32", count=FRAGMENT * f * self.at_once) for _ in range(SETS)]
         held = {e: code.declare("held", e.type, count=2 * f) for e in how.held}
-        along = {n: code.declare("along", n.dtype, count=2 * self.each * self.c.steps) for n in how.along}
-        return Computed(how, sets, held, along, coarse_factor(how.part.value, self.c.type))
+        count = 2 * self.each * self.c.steps
+        along, after = ({n: code.declare(v, n.dtype, count=count) for n in how.along} for v in ("along", "after"))
+        return Computed(how, sets, held, along, after, coarse_factor(how.part.value, self.c.type))
 
     def _row(self, i: X, h: X | int) -> X:
         """The thread's row of the block: the upper (h = 0) or the lower one of fragment i."""
@@ -112,13 +114,20 @@ class Fragments:
     # -- a tile of the sum
 
     def ahead(self, code: Code, k0: X) -> None:
-        """Elements that no row changes, of the tile that begins at `k0`: asked for before the tile is waited for."""
+        """Elements that no row changes, of the tile at `k0`: asked for while the one before is worked on."""
         for one in self.computed.values():
-            for node, array in one.along.items():
+            for node, array in one.after.items():
                 with code.loop("s", self.c.steps, unroll=0) as (inner, s):
                     for half in range(2):
                         k = add(k0, mul(s, self.c.step), QUAD * self.each * half, self._column)
                         self._along(inner, node, array, add(mul(s, 2 * self.each), self.each * half), k)
+
+    def arrive(self, code: Code) -> None:
+        """The tile is the next one: its elements have been asked for."""
+        for one in self.computed.values():
+            for node, array in one.along.items():
+                with code.loop("e", 2 * self.each * self.c.steps, unroll=0) as (inner, e):
+                    inner.assign(elem(array, e), elem(one.after[node], e))
 
     @property
     def _column(self) -> X:

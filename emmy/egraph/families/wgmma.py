@@ -180,5 +180,6 @@ def config(body: Body, row: Row, target: Target, sizes: Mapping[str, int]) -> Ke
         exchange=exchange,
         stream=c.stream,
         held=c.computed,
+        apart=not (c.out or c.swapped or c.parts > 1) and by_lines(v) and not by_boxes(v),
         flight=4 * FRAGMENT * c.fragments * at_once if c.computed else 0,
     )

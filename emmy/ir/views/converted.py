@@ -50,8 +50,8 @@ class Converted:
 
     @property
     def step(self) -> int:
-        """Registers for each step of the sum: the elements for two of a fragment, of every load that runs along it."""
-        return sum(max(1, 2 * self.neighbours * DTYPES[n.dtype].bytes // 4) for n in self.along)
+        """Registers for each step of the sum, and of the next tile's: two of a fragment's of every load along it."""
+        return 2 * sum(max(1, 2 * self.neighbours * DTYPES[n.dtype].bytes // 4) for n in self.along)
 
 
 def converted(
