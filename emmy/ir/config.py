@@ -32,10 +32,10 @@ class KernelConfig:
     `flight`: bytes that a thread of a row kernel asks for before it waits (0: one access); those of the left factors
     that a thread computes together (wgmma). `held`: rows stay in registers between passes (tile, wgmma: factors are in
     registers a step ahead); registers above what a thread has are spilled. `direct`: tiles are copied to shared memory
-    past the registers. `hold_m` x `hold_n`: the points of a tile
-    that a worker holds (a warp's, or a thread's where products are made on plain threads; 0: about as many in each
-    direction); one thread's columns in `attention` on plain threads. `group`: rows of tiles that blocks which start
-    together cover (0: the grid's rows one by one). `persist` blocks stay for several tiles, `turns` between two groups
+    past the registers. `hold_m` x `hold_n`: the points of a tile that a worker holds (a warp's, or a thread's where
+    products are made on plain threads; 0: about as many in each direction); one thread's columns in `attention` on
+    plain threads. `group`: rows of tiles that blocks which start together cover (0: the grid's rows one by one).
+    `persist` blocks stay for several tiles, `turns` between two groups
     of warps (ping-pong); `shares` blocks of a cluster read a tile together; `staged` results leave through shared
     memory; `swapped`: the second factor lies along the instruction's rows (wgmma). `bits` of a factor on tensor cores:
     half of them, twice the rate. `exchange`: bytes of partial sums that the blocks which share a sum write and read

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from emmy.ir.build import cast, iadd, imul, scalar
+from emmy.ir.build import cast, iadd, imul, isub, scalar
 from emmy.ir.loop import Body, Expr, Out, Tensor, ax, const, fold, load, online, scan
 from tests.bodies import Extent, axes, body, extent, f32, rms_scale, tensor
 
@@ -146,6 +146,13 @@ def padded_copy(rows: Extent, columns: int, width: int, dtype: str = "bf16", ski
     i, j = axes(rows, width)
     inside = scalar("lt", j, const(columns - skip))
     value = scalar("where", inside, load(0, (i, iadd(j, skip)), dtype), f32(0.0))
+    return body([Out((i, j), (i, j), value, tensor(dtype, rows, width))], [tensor(dtype, rows, columns)])
+
+
+def upside_down(rows: int, columns: int, width: int, dtype: str = "bf16") -> Body:
+    """out[i, j] = x[rows - 1 - i, 1 + j], `width` columns of `columns`."""
+    i, j = axes(rows, width)
+    value = load(0, (isub(const(rows - 1), i), iadd(j, 1)), dtype)
     return body([Out((i, j), (i, j), value, tensor(dtype, rows, width))], [tensor(dtype, rows, columns)])
 
 

@@ -36,6 +36,7 @@ def chosen_by_data(columns: int) -> Body:
         (K.padded_copy(33, 80, 80), 8, 0),  # lines that are aligned
         (K.padded_copy(1, 15, 16), 8, 0),  # less than two vectors
         (K.concatenated(9, 47, 81, "bf16"), 8, 1),  # the second one would begin before its operand
+        (K.upside_down(33, 67, 64), 8, 0),  # a group behind the last one would begin before the operand
         (chosen_by_data(67), 8, 0),  # most of what would be read is not needed
     ],
 )

@@ -85,6 +85,12 @@ def test_a_register_that_is_advanced_stays_a_multiple_of_what_it_is_advanced_by(
     assert proved(*body) == fine
 
 
+def test_a_register_of_another_type_may_be_any_number() -> None:
+    at = Var("at", "u32")
+    body = (Declare("at", "u32", Lit(1, "u32")), Assign(at, Bin("+", at, Lit(8, "u32"), "u32")))
+    assert not proved(*body, stored(Convert(at, "i32"), 8))
+
+
 def test_a_register_that_memory_fills_may_be_any_number() -> None:
     fill = LoadVector("found", i32(0), 1, Place("global", "x", (TID,), "bf16"))
     body = (Declare("found", "i32", i32(0), 4), fill, stored(Var("found", "i32"), 8))

@@ -79,6 +79,11 @@ def test_runs_that_begin_anywhere_are_read_in_vectors_and_nothing_outside(skip: 
     assert found.sectors_read < 2 * chunks * 16 // 32 + 2 * chunks * 16 // 512 * 2
 
 
+@pytest.mark.parametrize("row", ["WORK=t64,TILE=f8", "WORK=t64,TILE=f4x8"])
+def test_groups_behind_the_last_one_read_nothing_before_an_operand(row: str) -> None:
+    counters(K.upside_down(33, 67, 64), "map", f"{row},REDUCE=,STAGE=,RASTER=")
+
+
 def test_threads_whose_chunks_lie_in_no_order_read_nothing_behind_an_operand() -> None:
     # rows of 28 chunks: in the last round a thread's chunk may lie before that of the round before
     row = "WORK=t16x16,TILE=f8x7/k16,REDUCE=,STAGE=d2/smem,RASTER="

@@ -9,9 +9,9 @@ it, or the tiles of the right factor (`cluster`).  Other blocks share a sum thro
 part of every tile, or an equal share of the stages of all tiles (`wgmma_stream`).  Two consumer warpgroups may take
 turns (`pingpong`): while one multiplies, the other stores its tile.  Left factors that are not stored as the product
 takes them are computed by the consumers from raw tiles (`wgmma_registers`) while the products before them run.  Sums of
-8-bit products are added to f32 registers after every tile.  Factors of f32 are taken in tf32: TMA rounds
-the tiles that nothing but products reads, the instruction cuts off the low 13 bits of others.  What rows say:
-`emmy.ir.warpgroups`.
+8-bit products are added to f32 registers after every tile.  Factors of f32 are taken in tf32: TMA rounds the
+tiles that nothing but products reads, consumers round what they compute, and the instruction cuts off the low 13 bits
+of tiles from which row scalars are gathered, too.  What rows say: `emmy.ir.warpgroups`.
 
 Sources: PTX ISA manual (wgmma, cp.async.bulk.tensor, mbarrier, setmaxnreg).
 """
@@ -384,8 +384,8 @@ class _Wgmma:
     def _computed(self, code: Code, acc: Sequence[Var], slot: X, k0: X, fragments: Fragments, begin: bool) -> None:
         """Groups of steps: while the products of one run, the left factors of the next go into the other set.
 
-        Two of them or four make a tile, so that the compiler sees which set a product reads.  Copies from one set to
-        the other would not do: it takes them for the registers that are copied, which products may still read.
+        An even number of them makes a tile, so that the compiler sees which set a product reads.  Copies from one set
+        to the other would not do: it takes them for the registers that are copied, which products may still read.
         """
         for number, s in enumerate(range(0, self.c.steps, self.at_once)):
             if not begin or number >= SETS:

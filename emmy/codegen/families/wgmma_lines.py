@@ -93,4 +93,4 @@ class Lines:
         return Place("global", name, (index,), type)
 
 
-__all__ = ["LINES", "Lines", "line_buffers"]
+__all__ = ["Lines", "line_buffers"]

@@ -15,7 +15,7 @@ from emmy.codegen.families.blocks import Blocks
 from emmy.codegen.families.epilogue import Epilogue, Held, Side
 from emmy.codegen.families.frame import Frame, Known, fits
 from emmy.codegen.families.rowscalars import RowScalars
-from emmy.codegen.families.wgmma_lines import LINES, Lines
+from emmy.codegen.families.wgmma_lines import Lines
 from emmy.codegen.families.wgmma_tiles import BUFFERS, Staged
 from emmy.ir.kernel import (
     Buffer,
@@ -39,7 +39,7 @@ from emmy.ir.loop import Expr, Fold
 from emmy.ir.views.contraction_view import ContractionView
 from emmy.ir.views.gather import passing
 from emmy.ir.views.product import top_folds
-from emmy.ir.warpgroups import GROUP, Warpgroups
+from emmy.ir.warpgroups import GROUP, LINES, Warpgroups
 
 # the named barrier of all consumers after their last products; groups that take turns, by the same one, deposit nothing
 DRAINED: Final = 4

@@ -130,7 +130,7 @@ class Divisors:
 
 
 def _values(kernel: Kernel) -> dict[str, list[X]]:
-    """What each integer register is computed from, where nothing else writes it."""
+    """What registers are computed from where nothing else writes them: assigned ones of i32 and i64, others of any."""
     values: dict[str, list[X]] = {}
     others: set[str] = set()
     for s in walk(kernel.body):
@@ -142,7 +142,8 @@ def _values(kernel: Kernel) -> dict[str, list[X]]:
             values[s.name] = [] if s.init is None else [s.init]
         elif isinstance(s, Assign):
             name = s.target.name if isinstance(s.target, Var) else s.target.array
-            values.setdefault(name, []).append(s.value)
+            if name in values:
+                values[name].append(s.value)
         elif isinstance(s, LoadVector | ShiftVector):
             others.add(s.array)
         elif isinstance(s, Mma):

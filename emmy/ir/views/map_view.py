@@ -13,7 +13,7 @@ from functools import lru_cache
 from emmy.ir.build import iadd, idiv, imul, scalar
 from emmy.ir.dtype import dtype
 from emmy.ir.integer import bounds
-from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Out, Scan, Tensor, ax, const, load
+from emmy.ir.loop import Ax, Body, Const, Expr, Fold, Load, Online, Op, Out, Scan, Tensor, ax, const, load, size
 from emmy.ir.views.affine import Affine, affine
 from emmy.ir.views.flat import Flatten, decode, lane_step, total, uniform, unit_run, vector
 from emmy.ir.views.memo import VIEWS
@@ -157,22 +157,25 @@ def shifted_loads(v: Vectors, slots: Sequence[Tensor], updated: Collection[int])
     """Loads of neighbours that do not begin at multiples of the lanes, as vectors around them can be read.
 
     They make up vectors of 16 bytes and never begin before their operand, which has two such vectors at least and is
-    not one of those `updated`, of which no thread reads what another may write.  The vectors are read whatever
-    conditions say, so that none of these may hang on data: it could hold for a few of all points.
+    not one of those `updated`, of which no thread reads what another may write.  Nor do they for groups behind the
+    last, which threads that have several ask for, too.  The vectors are read whatever conditions say, so that none of
+    these may hang on data: it could hold for a few of all points.
     """
+    flatten, beyond = Flatten(slots), {v.group: ax(v.group.name, size("groups"))}
     found = []
     for x, ways in _paths(v.values).items():
         by_data = any(_reads(c) for way in ways for c, _ in way)
-        if not by_data and x.slot not in updated and _runs(x, v.lane) and _holds(slots[x.slot], v.lane):
+        if by_data or x.slot in updated or not _runs(x, v.lane) or not _holds(slots[x.slot], v.lane):
+            continue
+        low = bounds(flatten.apply(x.index[0], beyond))[0]
+        if low is not None and low >= 0:
             found.append(x)
     return tuple(Staged(x, ()) for x in sorted(found, key=lambda x: x.text))
 
 
 def _runs(node: Load, lane: Ax) -> bool:
     (index,) = node.index
-    low = bounds(index)[0]
-    anywhere = lane_step(index, lane) == 1 and not vector(node, lane)
-    return anywhere and not _reads(index) and low is not None and low >= 0
+    return lane_step(index, lane) == 1 and not vector(node, lane) and not _reads(index)
 
 
 def _holds(operand: Tensor, lane: Ax) -> bool:
