@@ -364,6 +364,9 @@ def test_a_left_factor_is_no_copy_of_other_registers() -> None:
     verify(_alone((*zero, *product)), CARD)
     with pytest.raises(KernelError, match="left is a copy"):
         verify(_alone((*zero, copy, *product)), CARD)
+    named = replace(_from_registers("left"), a=(Var("same", "u32"), *(Elem("left", i32(q), "u32") for q in (1, 2, 3))))
+    with pytest.raises(KernelError, match="same is a copy"):
+        verify(_alone((*zero, Let("same", Elem("next", i32(0), "u32")), product[0], named, *product[2:])), CARD)
 
 
 def computed() -> Kernel:

@@ -34,6 +34,7 @@ from emmy.ir.kernel import (
     InitRings,
     Kernel,
     LdMatrix,
+    Let,
     Load,
     LoadVector,
     Matrix,
@@ -240,8 +241,8 @@ class _Order:
         factors = set().union(*(g.factors for g in (*self.groups, self.open))) & _changed(s)
         if factors:
             raise self.fail(s, f"{min(factors)} is changed while a wgmma may still read it")
-        if isinstance(s, Assign) and isinstance(s.value, Elem | Var):
-            self.copies |= _changed(s)
+        if isinstance(s, Assign | Let) and isinstance(s.value, Elem | Var):
+            self.copies |= {s.name} if isinstance(s, Let) else _changed(s)
         self.touched |= names
 
     def product(self, step: Step, s: Wgmma) -> None:
