@@ -18,7 +18,8 @@ difference in any of them shows.  Blocks that share an SM hide each other's wait
 joins by a second norm.  A block that has all its elements in registers reads, computes and writes in phases, during
 which memory idles unless others share its SM.  A tiled kernel with s stages has s - 1 tiles in flight: one step takes
 no less than (its products + a load's latency) / (s - 1), so two stages hide nothing and three hide one step.
-Where warpgroups compute left factors, the products of each fragment wait for it.
+Where warpgroups compute left factors, products wait for them, some fragments at a time; elements that leave their
+registers for lines which begin anywhere are stored after the products.
 The constants: `emmy.extract.constants`.
 """
 
