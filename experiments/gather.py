@@ -202,9 +202,8 @@ class Gathering:
     def _wanted(self, f: Found) -> bool:
         if self.picks is not None:
             return f.body in self.picks
-        if self.fill:
-            return f.body in self.known
-        return len({m.row for m in self.known.get(f.body, ()) if m.sizes == tuple(sorted(f.sizes.items()))}) < self.rows
+        known = {m.row for m in self.known.get(f.body, ()) if m.sizes == tuple(sorted(f.sizes.items()))}
+        return bool(known) if self.fill else len(known) < self.rows
 
     def _advance(self, site: Site) -> None:
         """One step for a body: rows known, batch proposed, batch built, or done."""

@@ -140,8 +140,9 @@ class Warpgroups:
         return (*REGISTERS[self.groups], 1)
 
     def at_once(self, sums: int, left: Callable[[int], int]) -> int:
-        """Steps of a tile whose left factors are computed together: up to half of them, as long as no block of an SM
-        has to leave it.
+        """Steps of a tile whose left factors are computed together: up to half of them, as long as they fit registers.
+
+        Where two blocks would fit an SM with one step at a time, more of them may leave it one.
 
         `left(steps)`: registers of a thread in which those of so many steps are computed.
         """
