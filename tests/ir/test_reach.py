@@ -37,14 +37,34 @@ def windows(n: int, width: int, inner: bool) -> Body:
     return B.body([Out((i,), (i,), value, B.tensor("f32", 2 * n))], [B.tensor("f32", n)])
 
 
+def placed(rows: int, n: int, k: int, where: int, sought: bool = True) -> Body:
+    """Rows of a product at places that are data, zeros elsewhere; or (not `sought`) rows that data names, zeros where
+    it counts from the end."""
+    i, j = B.axes(where if sought else rows, n)
+    r, p = ax("r", k), ax("p", rows)
+    row: Expr = load(2, (i,), "i64")
+    if sought:
+        row = fold("max", p, scalar("where", scalar("eq", load(2, (p,), "i64"), i), p, const(-1)))
+    product = fold("sum", r, scalar("mul", load(0, (row, r), "bf16"), load(1, (j, r), "bf16")), "bf16")
+    value = scalar("where", scalar("le", const(0), row), product, B.f32(0.0))
+    slots = [B.tensor("bf16", rows, k), B.tensor("bf16", n, k), B.tensor("i64", rows)]
+    return B.body([Out((i, j), (i, j), value, B.tensor("bf16", i.extent, n))], slots)
+
+
 def families(body: Body) -> set[str]:
     return {s.family for s in schedule_rows([body], target("sm_90a"), {}, rulesets()).rows[body.hash]}
 
 
 @pytest.mark.parametrize(
     "body",
-    [padded_sum(40, 65, 5), padded_sum(40, 65, 5, 3), windows(40, 3, False), B.padded_linear(33, 77, 65, out=True)],
-    ids=["behind", "before and behind", "window", "product"],
+    [
+        padded_sum(40, 65, 5),
+        padded_sum(40, 65, 5, 3),
+        windows(40, 3, False),
+        B.padded_linear(33, 77, 65, out=True),
+        placed(33, 77, 64, 90),
+    ],
+    ids=["behind", "before and behind", "window", "product", "place that is sought"],
 )
 def test_a_condition_keeps_the_fold_in_range(body):
     assert kept_in_range(body)
@@ -55,9 +75,9 @@ def test_a_condition_keeps_the_fold_in_range(body):
     [
         B.linear(33, 77, 65), B.padded_linear(33, 77, 65), B.padded_linear(33, 80, 65, out=True),
         B.attention(1, 2, 1, 40, 150, 32, causal=True), B.rotated(40, 24, 64), windows(40, 3, True),
-        padded_sum(40, 65, 0),
+        padded_sum(40, 65, 0), placed(33, 77, 64, 90, sought=False),
     ],
-    ids=["product", "copies", "no line behind", "mask", "guarded halves", "guarded window", "nothing more"],
+    ids=["product", "copies", "no line behind", "mask", "guarded halves", "guarded window", "nothing more", "data"],
 )  # fmt: skip
 def test_other_folds_are_in_range(body):
     assert not kept_in_range(body)

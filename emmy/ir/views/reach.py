@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from emmy.ir.loop import Body, Expr, Fold, Load, Online, Op, Scan, visit
+from emmy.ir.loop import Body, Expr, Fold, Load, Online, Op, Scan
 from emmy.ir.ranges import Ranges
 from emmy.ir.views.memo import VIEWS
 
@@ -20,7 +20,8 @@ def kept_in_range(body: Body) -> tuple[Load, ...]:
     """Loads inside folds under a condition's branch of which an index certainly passes its extent somewhere.
 
     An index that is data, or whose range is not known, counts as one in range; so does one that a condition inside the
-    fold guards, if the fold's own axes move it.
+    fold guards, if the fold's own axes move it.  The place of what is sought in data (a greatest or least one of what
+    conditions choose) has the range of what is chosen: -1, say, where nothing is found.
     """
     ranges = Ranges({})
     found: dict[Load, None] = {}
@@ -35,19 +36,28 @@ def kept_in_range(body: Body) -> tuple[Load, ...]:
 def beyond(node: Load, body: Body, ranges: Ranges) -> tuple[int, ...]:
     """The dimensions of the operand that an index of the load passes."""
     pairs = enumerate(zip(node.index, body.slots[node.slot].shape, strict=True))
-    return tuple(k for k, (i, n) in pairs if not _has_load(i) and _passes(ranges, i, n))
+    return tuple(k for k, (i, n) in pairs if not _is_data(i) and _passes(ranges, i, n))
 
 
 def _passes(ranges: Ranges, index: Expr, extent: Expr) -> bool:
-    low, high = ranges.of(index)
+    low, high = ranges.of(_sought(index))
     most = ranges.of(extent)[1]
     return (low is not None and low < 0) or (high is not None and most is not None and high >= most)
 
 
-def _has_load(e: Expr) -> bool:
-    seen: dict[Expr, None] = {}
-    visit(e, seen)
-    return any(isinstance(n, Load) for n in seen)
+def _sought(e: Expr) -> Expr:
+    """What has the range of an index: of a greatest or least element, the elements."""
+    while isinstance(e, Fold) and e.kind in ("max", "min"):
+        e = e.body
+    return e
+
+
+def _is_data(e: Expr) -> bool:
+    """True where an index has the value of something that is read; conditions only choose among values."""
+    e = _sought(e)
+    if isinstance(e, Op) and e.name == "where":
+        return any(map(_is_data, e.args[1:]))
+    return isinstance(e, Load | Fold | Scan | Online) or any(map(_is_data, e.children))
 
 
 def _walk(root: Expr, into: bool) -> Iterator[tuple[Expr, bool]]:
