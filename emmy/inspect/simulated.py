@@ -138,7 +138,10 @@ def _compare(found: Array, dtype: str, exact: Array, body: Body, sizes: Mapping[
     from emmy.runtime.numerics import compare
 
     made = _tensor(np.asarray(found).view(numpy_dtype(dtype)).reshape(exact.shape), dtype)
-    return compare(made, _tensor(exact, ""), terms=terms(body, sizes), stores=stores(body), numerics=numerics)
+    between = rounded(body)
+    return compare(
+        made, _tensor(exact, ""), terms=terms(body, sizes), stores=len(between), numerics=numerics, between=between
+    )
 
 
 def terms(body: Body, sizes: Mapping[str, int]) -> int:
@@ -147,11 +150,10 @@ def terms(body: Body, sizes: Mapping[str, int]) -> int:
     return max((integer(a.extent, sizes) for a in axes), default=1)
 
 
-def stores(body: Body) -> int:
-    """How many values on the way to a result may be rounded to a half type: casts, and factors of products."""
-    casts = sum(isinstance(n, Op) and n.name == "cast" and n.dtype in FLOATS16 for n in body.nodes)
-    factors = sum(isinstance(n, Fold | Online) and n.operand in FLOATS16 for n in body.nodes)
-    return casts + factors
+def rounded(body: Body) -> list[str]:
+    """Half types to which values on the way to a result may be rounded, a value each: casts, factors of products."""
+    casts = [n.dtype for n in body.nodes if isinstance(n, Op) and n.name == "cast" and n.dtype in FLOATS16]
+    return casts + [n.operand for n in body.nodes if isinstance(n, Fold | Online) and n.operand in FLOATS16]
 
 
 def _share(c: Comparison) -> float:

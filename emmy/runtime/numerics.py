@@ -3,11 +3,11 @@
 The allowed error of an element is relative to the largest finite magnitude of the reference, since a sum of large
 terms may be a small element:
 
-    tolerance = 2 (1 + stores) u  +  8 sqrt(terms) 2^-24
+    tolerance = 2 (u + stores v)  +  8 sqrt(terms) 2^-24
 
 - `u = epsilon / 2` is the unit roundoff of the result's type: a correctly rounded store errs by at most u.  A value
-  that was rounded to that type in between, `stores` times, errs by as much each time; the factor 2 allows for what the
-  operations after it amplify.
+  that was rounded in between, `stores` times, errs by as much each time, or by v where that was to a less precise type;
+  the factor 2 allows for what the operations after it amplify.
 - the second part is the accumulation in f32 registers of `terms` products: rounding errors of a sum behave as a random
   walk (Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019), so they grow with the square
   root.  The factor 8 allows for several confidence widths, for the truncation that tensor cores use in place of
@@ -25,6 +25,7 @@ has them; next to the type's largest finite value either is accepted.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,27 +71,31 @@ class Comparison:
         return text if self.ok else f"{text}, at {list(self.worst)}: {self.found:.9g}, expected {self.expected:.9g}"
 
 
-def tolerance(dtype: str, terms: int = 1, stores: int = 0, numerics: str = "") -> float:
+def tolerance(dtype: str, terms: int = 1, stores: int = 0, numerics: str = "", between: Collection[str] = ()) -> float:
     """Allowed error relative to the largest magnitude; 0 for integers and booleans."""
     d = DTYPES[dtype]
     if d.kind != "float":
         return 0.0
     unit = 2.0**-53 if dtype == "f64" else 2.0**-24
     factors = 4 * (1 + stores) * TF32 if numerics == "tf32" else 0.0
-    return factors + 2 * (1 + stores) * d.epsilon / 2 + 8 * math.sqrt(max(1, terms)) * unit
+    coarsest = max([d.epsilon, *(DTYPES[t].epsilon for t in between)])
+    return factors + d.epsilon + stores * coarsest + 8 * math.sqrt(max(1, terms)) * unit
 
 
-def compare(actual: Tensor, reference: Tensor, *, terms: int = 1, stores: int = 0, numerics: str = "") -> Comparison:
+def compare(
+    actual: Tensor, reference: Tensor, *, terms: int = 1, stores: int = 0, numerics: str = "",
+    between: Collection[str] = (),
+) -> Comparison:  # fmt: skip
     """Compare a result with its reference: f64 of the same shape for floats, any integer type for integers.
 
     `terms` is the longest sum that an element goes through, `stores` the number of values on its way that were rounded
-    to the result's type.  Raises UsageError when the shapes differ.
+    to the result's type, or to types `between`.  Raises UsageError when the shapes differ.
     """
     if actual.shape != reference.shape:
         raise UsageError(f"shapes differ: {list(actual.shape)} and {list(reference.shape)}")
     name = NAMES[actual.dtype]
     reference = reference.to(actual.device)
-    allowed = tolerance(name, terms, stores, numerics)
+    allowed = tolerance(name, terms, stores, numerics, between)
     if DTYPES[name].kind != "float":
         return _exact(name, actual, reference)
     found, expected = actual.to(torch.float64), reference.to(torch.float64)

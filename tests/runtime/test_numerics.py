@@ -112,3 +112,8 @@ def test_empty_and_scalar_results() -> None:
 def test_shapes_must_agree() -> None:
     with pytest.raises(UsageError, match="shapes differ"):
         compare(torch.zeros(3), torch.zeros(1, 3, dtype=torch.float64))
+
+
+def test_values_between_that_are_rounded_to_a_less_precise_type_are_allowed_its_unit() -> None:
+    assert tolerance("f32", 64, 1, between=["bf16"]) > 2.0**-8 > tolerance("f32", 64, 1) * 100
+    assert tolerance("bf16", 64, 2, between=["f16", "bf16"]) == tolerance("bf16", 64, 2)
