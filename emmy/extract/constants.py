@@ -13,12 +13,14 @@ from typing import Final
 SMEM_BYTES_CLOCK: Final = 128.0  # of an SM
 SM_BYTES_CLOCK: Final = 64.0  # most that one SM draws from memory
 SECTOR_BYTES: Final = 32.0  # least that L2 moves
-FACTOR_CLOCKS: Final = 175.0  # from raw fragments in shared memory to the products of their computed factors, measured
-FRAGMENT_CLOCKS: Final = 45.0  # more of that for each fragment that is computed at once, an estimate
-LINES: Final = 8.0  # that a warp's accumulators of one register lie in
+# from raw fragments in shared memory to the products of their computed factors, and more of that for each fragment that
+# is computed at once: 220 were measured for one alone, how they divide is an estimate
+FACTOR_CLOCKS: Final = 175.0
+FRAGMENT_CLOCKS: Final = 45.0
+ELEMENT_CLOCKS: Final = 8.0  # of an instruction that stores elements of eight lines, an estimate: a turn a line
 ROW_CLOCKS: Final = 360.0  # a thread's next 16 bytes of a row whose scalar is made before the products, measured
 SPLIT_SECONDS: Final = 2.0e-6  # a finishing step after the last of several blocks
-CLUSTER_SMS: Final = 0.91  # share of SMs where clusters of four blocks fit, one block an SM: 30 on an H200 (CUDA says)
+CLUSTER_SMS: Final = 0.91  # share of SMs that clusters of four take, a block an SM: 30 on an H200 by CUDA's occupancy
 CLUSTER_SECONDS: Final = 0.8e-6  # the same among the blocks of a cluster
 STREAMED: Final = 1.06  # time of equal shares of all tiles against whole tiles that fill their waves, an estimate
 FUSED: Final = 0.5  # of counted slots at least: a multiplication and an addition become one instruction

@@ -34,11 +34,11 @@ from emmy.extract.columns import Array, Columns, Mask
 from emmy.extract.constants import (
     CLUSTER_SECONDS,
     CLUSTER_SMS,
+    ELEMENT_CLOCKS,
     FACTOR_CLOCKS,
     FITTED,
     FRAGMENT_CLOCKS,
     FUSED,
-    LINES,
     PRODUCERS,
     ROW_CLOCKS,
     SECTOR_BYTES,
@@ -201,7 +201,7 @@ class _Model:
 
     def _lines_seconds(self) -> Array:
         """An instruction that stores an element of each of eight lines takes as many turns, after the products."""
-        clocks = self.work.stored / self.work.element / WARP * LINES / self.active
+        clocks = self.work.stored / self.work.element / WARP * ELEMENT_CLOCKS / self.active
         return np.where(self.c.apart == 1.0, clocks / self.t.clock, 0.0)
 
     def _lost(self) -> tuple[Array, Array]:

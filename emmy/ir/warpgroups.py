@@ -30,7 +30,7 @@ REGISTERS: Final = {1: (56, 240), 2: (40, 232), 3: (32, 160)}
 CLUSTER: Final = 4  # blocks at most that share a sum in their shared memory
 MOST: Final = 248  # registers of a thread
 BESIDE: Final = 64  # registers a consumer needs beside its sums
-SPARE: Final = 20  # of these, registers that factors of further steps may take: what compilers leave over
+SPARE: Final = 20  # of these, registers that factors of further steps may take: four kernels took 34 to 37
 LINES: Final = 8  # of results that a warp stores at a time where TMA cannot
 PAD: Final = 8  # elements beside such a line: stmatrix takes chunks of 16 bytes
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Final
 
 from emmy.ir.build import iadd, idiv, imul, scalar
 from emmy.ir.dtype import dtype
@@ -18,7 +19,7 @@ from emmy.ir.views.affine import Affine, affine
 from emmy.ir.views.flat import Flatten, decode, lane_step, total, uniform, unit_run, vector
 from emmy.ir.views.memo import VIEWS
 
-VECTOR_BYTES = 16  # of the vectors around a run that begins anywhere
+VECTOR_BYTES: Final = 16  # of the vectors around a run that begins anywhere
 Guard = tuple[Expr, bool]  # a condition, and the value that it must have
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from emmy.ir.dtype import DTYPES
 from emmy.ir.loop import Out, const
 from emmy.ir.views.affine import merged_stride, offset_form
 from emmy.ir.views.box import Box, out_box
 from emmy.ir.views.contraction_view import ContractionView
 
-BYTES = 2  # of an element: stmatrix takes no others
+BYTES: Final = 2  # of an element: stmatrix takes no others
 
 
 def by_boxes(view: ContractionView) -> bool:
